@@ -1,0 +1,101 @@
+/* internal.h: what the C files share: errors, checked sizes, exact division, memory, instruction sets.
+ * Nothing here is visible outside the library. */
+#ifndef PGIO_INTERNAL_H
+#define PGIO_INTERNAL_H
+
+#include <assert.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pgio.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define PGIO_X86 1
+#include <immintrin.h>
+#else
+#define PGIO_X86 0
+#endif
+
+__extension__ typedef unsigned __int128 pgio_u128;
+
+/* Fills error->text (if error is not NULL) and returns -code, so that callers write `return pgio_fail(...)`. */
+int pgio_fail(pgio_error *error, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Turns PGIO_ISA_AUTO into the best this CPU has; refuses one that it lacks. */
+int pgio_isa_resolve(uint32_t wanted, uint32_t *isa, pgio_error *error);
+
+/* Zeroed memory on huge pages where the kernel grants them: the simulators jump about in arrays far
+ * larger than the TLB covers. Untouched parts cost nothing. NULL when there is none. */
+void *pgio_zeroed(uint64_t bytes);
+void pgio_unmap(void *memory, uint64_t bytes);
+
+static inline bool pgio_add_overflows(uint64_t a, uint64_t b, uint64_t *sum)
+{
+    return __builtin_add_overflow(a, b, sum);
+}
+
+static inline bool pgio_multiply_overflows(uint64_t a, uint64_t b, uint64_t *product)
+{
+    return __builtin_mul_overflow(a, b, product);
+}
+
+#define PGIO_GAMMA 0x9E3779B97F4A7C15u
+
+static inline uint64_t pgio_mix_inline(uint64_t z)
+{
+    z ^= z >> 30;
+    z *= 0xBF58476D1CE4E5B9u;
+    z ^= z >> 27;
+    z *= 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+
+/* Exact division of values below 2^63 by a fixed divisor. With m = floor(2^64 / d) the estimate
+ * (value * m) >> 64 is the quotient or one less: value * (2^64/d - m) / 2^64 < 1/2. */
+typedef struct pgio_divisor {
+    uint64_t divisor;
+    uint64_t reciprocal;
+} pgio_divisor;
+
+static inline pgio_divisor pgio_divisor_of(uint64_t divisor)
+{
+    assert(divisor > 0);
+    uint64_t reciprocal = divisor == 1 ? UINT64_MAX : (uint64_t)(((pgio_u128)1 << 64) / divisor);
+    return (pgio_divisor){divisor, reciprocal};
+}
+
+static inline uint64_t pgio_quotient(uint64_t value, pgio_divisor by)
+{
+    uint64_t quotient = (uint64_t)(((pgio_u128)value * by.reciprocal) >> 64);
+    return quotient + (value - quotient * by.divisor >= by.divisor);
+}
+
+static inline uint64_t pgio_remainder(uint64_t value, pgio_divisor by)
+{
+    uint64_t quotient = (uint64_t)(((pgio_u128)value * by.reciprocal) >> 64);
+    uint64_t remainder = value - quotient * by.divisor;
+    return remainder >= by.divisor ? remainder - by.divisor : remainder;
+}
+
+/* hash.c, for rows.c. Refuses a view that is inconsistent or a range outside it. */
+int pgio_tokens_check(const pgio_tokens *tokens, uint64_t begin, uint64_t end, pgio_error *error);
+
+/* Where the document that holds `position` starts, and where the next one does. */
+typedef struct pgio_document {
+    uint64_t start;
+    uint64_t end;
+    uint64_t index;
+} pgio_document;
+pgio_document pgio_document_of(const pgio_tokens *tokens, uint64_t position);
+void pgio_document_advance(const pgio_tokens *tokens, pgio_document *document);
+
+/* hashes[(order - 1) * stride + i] = g_order(begin + i), orders 1 .. order_count; the range was checked. */
+void pgio_hash_block(const pgio_tokens *tokens, uint64_t begin, uint64_t count, uint32_t order_count,
+                     pgio_document *document, uint64_t *hashes, uint64_t stride, uint32_t isa);
+
+/* place.c, for source.c: is every unit of this group read whole, so that one of its columns tells all? */
+bool pgio_place_reads_whole(const pgio_region *regions, uint32_t region_count, uint64_t page_bytes);
+
+#endif

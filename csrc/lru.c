@@ -1,0 +1,250 @@
+/* lru.c: an exact LRU page cache at several sizes in one pass.
+ *
+ * Page ids are dense, so there is no hash table and no list. last[page] is the position of the page's
+ * latest access; one bit a position says whether that access is still its page's latest. A cache of C
+ * pages holds exactly the C latest live positions, so it is one number, its tail: an access hits iff
+ * last[page] >= tail, and a miss of a full cache evicts by moving the tail past the next set bit. All
+ * sizes share last[] and the bitmap. Reads of both are prefetched, since nearly every one would miss
+ * the processor's caches. Positions are renumbered when they reach the end of the bitmap, which keeps
+ * memory bounded for any length of stream. */
+#include <inttypes.h>
+
+#include "positions.h"
+
+#define BLOCK 16384     /* places compacted at a time where a matrix has unused ones */
+#define LAST_AHEAD 48   /* accesses between a prefetch and its use */
+#define BITMAP_AHEAD 16
+#define POSITIONS_AT_MOST (((uint64_t)1 << 32) - 1024)
+
+typedef struct cache {
+    uint64_t capacity;
+    uint64_t held;          /* pages in it; it never shrinks */
+    uint64_t full_at_token;
+    uint32_t given;         /* its place in the caller's list */
+} cache;
+
+struct pgio_lru {
+    pgio_positions positions;
+    uint64_t tokens;
+    uint32_t cache_count; /* without those of no pages, which need no simulation: everything misses */
+    uint32_t given_count, column_count, class_count;
+    uint32_t *class_of_column;
+    uint64_t *accesses, *compulsory, *misses; /* [class], [class], [given, class] */
+    cache caches[PGIO_MAX_CAPACITIES];
+    uint32_t tails[PGIO_MAX_CAPACITIES];
+    bool first_is_empty; /* the caller's first cache holds no pages */
+    uint32_t block_pages[BLOCK];
+    uint32_t block_places[BLOCK]; /* where in the caller's matrix each came from */
+    uint32_t block_classes[BLOCK];
+};
+
+int pgio_lru_new(pgio_lru **out, uint64_t page_count, const uint64_t *capacities, uint32_t capacity_count,
+                 const uint32_t *class_of_column, uint32_t column_count, uint32_t class_count, pgio_error *error)
+{
+    *out = NULL;
+    if (capacity_count < 1 || capacity_count > PGIO_MAX_CAPACITIES)
+        return pgio_fail(error, EINVAL, "%u cache sizes; 1 to %d in one pass", capacity_count, PGIO_MAX_CAPACITIES);
+    int status = pgio_classes_check(class_of_column, column_count, class_count, error);
+    if (status)
+        return status;
+    pgio_lru *lru = calloc(1, sizeof *lru);
+    if (!lru)
+        return pgio_fail(error, ENOMEM, "no memory for a cache");
+    lru->class_of_column = malloc(column_count * sizeof *lru->class_of_column);
+    lru->accesses = calloc((size_t)class_count * (2 + capacity_count), sizeof *lru->accesses);
+    if (!lru->class_of_column || !lru->accesses)
+        status = pgio_fail(error, ENOMEM, "no memory for a cache");
+    if (!status)
+        status = pgio_positions_init(&lru->positions, page_count, POSITIONS_AT_MOST, error);
+    if (status) {
+        pgio_lru_free(lru);
+        return status;
+    }
+    lru->compulsory = lru->accesses + class_count;
+    lru->misses = lru->compulsory + class_count;
+    memcpy(lru->class_of_column, class_of_column, column_count * sizeof *class_of_column);
+    lru->given_count = capacity_count;
+    lru->column_count = column_count;
+    lru->class_count = class_count;
+    lru->first_is_empty = capacities[0] == 0;
+    for (uint32_t k = 0; k < capacity_count; k++) {
+        if (capacities[k] == 0)
+            continue;
+        lru->tails[lru->cache_count] = 1;
+        lru->caches[lru->cache_count++] =
+            (cache){.capacity = capacities[k], .full_at_token = UINT64_MAX, .given = k};
+    }
+    *out = lru;
+    return 0;
+}
+
+void pgio_lru_free(pgio_lru *lru)
+{
+    if (!lru)
+        return;
+    pgio_positions_free(&lru->positions);
+    free(lru->class_of_column);
+    free(lru->accesses);
+    free(lru);
+}
+
+/* The position after the oldest live one at or after `tail`: the tail once that page is evicted. */
+static inline uint32_t tail_after_eviction(const uint64_t *live, uint32_t tail)
+{
+    uint32_t word = tail >> 6;
+    uint64_t bits = live[word] & (~(uint64_t)0 << (tail & 63));
+    while (__builtin_expect(!bits, 0))
+        bits = live[++word];
+    return (word << 6) + (uint32_t)__builtin_ctzll(bits) + 1;
+}
+
+/* A run of accesses without unused places. What varies between callers is constant in each copy that
+ * the compiler makes of this loop: how many caches, whether misses are counted by class, and whether
+ * the caller wants each access's verdict. */
+static inline __attribute__((always_inline)) void access_run(pgio_lru *lru, const uint32_t *pages,
+                                                             const uint32_t *places, uint64_t first_place,
+                                                             const uint32_t *classes, uint64_t count,
+                                                             uint32_t cache_count, uint8_t *missed)
+{
+    uint32_t *last = lru->positions.last;
+    uint64_t *live = lru->positions.live;
+    uint32_t position = lru->positions.next;
+    uint32_t tails[PGIO_MAX_CAPACITIES];
+    uint64_t misses[PGIO_MAX_CAPACITIES] = {0}, compulsory = 0;
+    memcpy(tails, lru->tails, cache_count * sizeof *tails);
+    for (uint64_t i = 0; i < count; i++, position++) {
+        if (i + LAST_AHEAD < count)
+            __builtin_prefetch(&last[pages[i + LAST_AHEAD]], 1);
+        if (i + BITMAP_AHEAD < count)
+            __builtin_prefetch(&live[last[pages[i + BITMAP_AHEAD]] >> 6], 1);
+        uint32_t page = pages[i], old = last[page];
+        last[page] = position;
+        live[old >> 6] &= ~((uint64_t)1 << (old & 63)); /* position 0, "never", is no page's */
+        live[position >> 6] |= (uint64_t)1 << (position & 63);
+        compulsory += old == 0;
+        if (classes)
+            lru->compulsory[classes[i]] += old == 0;
+        if (missed) {
+            bool miss = lru->first_is_empty || old < tails[0];
+            missed[places ? places[i] : first_place + i] = (uint8_t)(miss + (old == 0));
+        }
+        for (uint32_t k = 0; k < cache_count; k++) {
+            bool miss = old < tails[k]; /* tails start at 1, so 0, "never", always misses */
+            if (!miss)
+                continue;
+            if (classes)
+                lru->misses[lru->caches[k].given * lru->class_count + classes[i]]++;
+            misses[k]++;
+            if (__builtin_expect(lru->caches[k].held < lru->caches[k].capacity, 0)) {
+                uint64_t place = places ? places[i] : first_place + i;
+                if (++lru->caches[k].held == lru->caches[k].capacity)
+                    lru->caches[k].full_at_token = lru->tokens + place / lru->column_count;
+            } else {
+                tails[k] = tail_after_eviction(live, tails[k]);
+            }
+        }
+    }
+    lru->positions.next = position;
+    memcpy(lru->tails, tails, cache_count * sizeof *tails);
+    if (classes)
+        return;
+    lru->accesses[0] += count;
+    lru->compulsory[0] += compulsory;
+    for (uint32_t k = 0; k < cache_count; k++)
+        lru->misses[lru->caches[k].given] += misses[k];
+}
+
+static void access_dense(pgio_lru *lru, const uint32_t *pages, uint64_t first_place, uint64_t count)
+{
+    if (lru->cache_count == 1)
+        access_run(lru, pages, NULL, first_place, NULL, count, 1, NULL);
+    else
+        access_run(lru, pages, NULL, first_place, NULL, count, lru->cache_count, NULL);
+}
+
+/* The general way: unused places are squeezed out, and each access remembers where it came from. */
+static void access_block(pgio_lru *lru, const uint32_t *pages, uint64_t first_place, uint64_t count, uint8_t *missed)
+{
+    uint32_t kept = 0, column = (uint32_t)(first_place % lru->column_count);
+    for (uint64_t i = 0; i < count; i++) {
+        uint32_t class = lru->class_of_column[column];
+        lru->block_pages[kept] = pages[i];
+        lru->block_places[kept] = (uint32_t)i;
+        lru->block_classes[kept] = class;
+        bool used = pages[i] != PGIO_NO_PAGE;
+        lru->accesses[class] += used && lru->class_count > 1;
+        kept += used;
+        column = column + 1 == lru->column_count ? 0 : column + 1;
+    }
+    if (missed)
+        memset(missed + first_place, 0, count);
+    uint64_t tokens = lru->tokens;
+    uint32_t within = (uint32_t)(first_place % lru->column_count);
+    lru->tokens += first_place / lru->column_count;
+    for (uint32_t i = 0; within && i < kept; i++)
+        lru->block_places[i] += within;
+    const uint32_t *classes = lru->class_count > 1 ? lru->block_classes : NULL;
+    access_run(lru, lru->block_pages, lru->block_places, 0, classes, kept, lru->cache_count,
+               missed ? missed + first_place - within : NULL);
+    lru->tokens = tokens;
+}
+
+int64_t pgio_lru_access(pgio_lru *lru, const uint32_t *pages, uint64_t token_count, uint8_t *missed, pgio_error *error)
+{
+    uint64_t count = token_count * lru->column_count, holes;
+    int status = pgio_pages_check(pages, count, lru->positions.page_count, &holes, error);
+    if (status)
+        return status;
+    bool dense = !holes && !missed && lru->class_count == 1;
+    for (uint64_t done = 0; done < count;) {
+        if (lru->positions.limit - lru->positions.next < BLOCK) {
+            pgio_positions_renumber(&lru->positions, lru->tails, lru->cache_count);
+            if (lru->positions.limit - lru->positions.next < BLOCK)
+                return pgio_fail(error, EOVERFLOW, "4 billion pages are in use at once; that is more than can be told apart");
+        }
+        uint64_t n = dense ? lru->positions.limit - lru->positions.next : BLOCK;
+        n = count - done < n ? count - done : n;
+        if (dense)
+            access_dense(lru, pages + done, done, n);
+        else
+            access_block(lru, pages + done, done, n, missed);
+        done += n;
+    }
+    lru->tokens += token_count;
+    return (int64_t)(count - holes);
+}
+
+void pgio_lru_counts(const pgio_lru *lru, uint64_t *accesses, uint64_t *compulsory, uint64_t *misses,
+                     uint64_t *full_at_token)
+{
+    uint64_t class_bytes = lru->class_count * sizeof(uint64_t);
+    memcpy(accesses, lru->accesses, class_bytes);
+    memcpy(compulsory, lru->compulsory, class_bytes);
+    for (uint32_t k = 0; k < lru->given_count; k++) {
+        memcpy(misses + k * lru->class_count, lru->accesses, class_bytes);
+        full_at_token[k] = 0; /* a cache of no pages is full from the start */
+    }
+    for (uint32_t k = 0; k < lru->cache_count; k++) {
+        uint32_t given = lru->caches[k].given;
+        memcpy(misses + given * lru->class_count, lru->misses + given * lru->class_count, class_bytes);
+        full_at_token[given] = lru->caches[k].full_at_token;
+    }
+}
+
+uint64_t pgio_lru_state_bytes(const pgio_lru *lru)
+{
+    return pgio_positions_bytes(&lru->positions) + sizeof *lru +
+           sizeof(uint64_t) * lru->class_count * (2 + lru->given_count);
+}
+
+uint64_t pgio_swap_floor(uint32_t *last, const uint32_t *pages, uint64_t count)
+{
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        if (i + LAST_AHEAD < count)
+            __builtin_prefetch(&last[pages[i + LAST_AHEAD]], 1);
+        sum += last[pages[i]];
+        last[pages[i]] = (uint32_t)i;
+    }
+    return sum;
+}

@@ -1,0 +1,219 @@
+/* pgio.h: from tokens to pages to reads, the whole contract.
+ *
+ * Three steps, each usable alone:
+ *
+ *     tokens --pgio_rows--> rows --pgio_place--> pages --pgio_lru / pgio_curve--> misses
+ *
+ * pgio_source joins the first two behind one restartable stream of pages. Arrays go in, arrays come
+ * out; a matrix is row-major with one line a token. No function prints, exits, reads the environment
+ * or keeps global state; nothing allocates while it works, only while something is made.
+ *
+ * Every function that can fail returns 0 or a count, or -errno and one sentence in `error` (which may
+ * be NULL). Arguments are checked before anything changes. Handles may be freed when NULL. A handle
+ * belongs to one thread at a time. Names end in their unit: bytes, pages, count.
+ */
+#ifndef PGIO_H
+#define PGIO_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#if defined(PGIO_SHARED) && defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
+/* cffi: begin (the Python module reads its declarations from here to the end mark) */
+
+#define PGIO_MAX_ORDER 8          /* longest n-gram */
+#define PGIO_MAX_COLUMNS 4096     /* rows a token */
+#define PGIO_MAX_CAPACITIES 64    /* cache sizes in one pass */
+#define PGIO_NO_PAGE 0xFFFFFFFF   /* an unused place in a matrix of pages */
+
+typedef struct pgio_error {
+    char text[256];
+} pgio_error;
+
+/* Which instructions a handle may use. AUTO takes the best this CPU has; naming one it lacks is
+ * refused with -ENOTSUP. All give the same results, bit for bit. */
+enum { PGIO_ISA_AUTO = 0, PGIO_ISA_PORTABLE = 1, PGIO_ISA_AVX2 = 2, PGIO_ISA_AVX512 = 3 };
+
+const char *pgio_version(void);
+uint32_t pgio_isa_best(void);
+
+/* ---- hash.c: token history -> n-gram hashes ------------------------------------------------ */
+
+/* A read-only view of a token stream. No n-gram reaches back past the start of its document. */
+typedef struct pgio_tokens {
+    const void *ids;                 /* [count], each id_bytes wide */
+    uint64_t count;
+    const uint64_t *document_starts; /* ascending, the first is 0 */
+    uint64_t document_count;
+    uint64_t vocabulary;             /* an id at or above it is refused */
+    uint32_t id_bytes;               /* 2 or 4 */
+} pgio_tokens;
+
+enum { PGIO_ROLE_BUCKET = 1, PGIO_ROLE_ROW = 2, PGIO_ROLE_SIGN = 3 };
+
+uint64_t pgio_mix(uint64_t z);
+uint64_t pgio_salt(uint64_t seed, uint64_t role, uint64_t order, uint64_t index);
+
+/* hashes[i] = g_order(begin + i) for begin <= position < end. Returns end - begin. */
+int64_t pgio_hash_ngrams(const pgio_tokens *tokens, uint64_t begin, uint64_t end, uint32_t order,
+                         uint64_t *hashes, pgio_error *error);
+/* out[i] = mix(hashes[i] ^ salt): a bucket or row hash before its shift, or a word of signs. */
+void pgio_hash_finish(const uint64_t *hashes, uint64_t count, uint64_t salt, uint64_t *out);
+
+/* ---- rows.c: hashes -> rows ---------------------------------------------------------------- */
+
+enum { PGIO_SCHEME_PG1 = 1 };
+
+/* One row of each token:  row_base + bucket * row_stride + slot, with
+ * bucket = hash(bucket_order) mod modulus and slot = hash(slot_order) mod slot_count. */
+typedef struct pgio_column {
+    uint64_t bucket_salt;
+    uint64_t slot_salt;
+    uint64_t modulus;
+    uint64_t row_base;
+    uint64_t row_stride;
+    uint32_t slot_count;             /* 1: there is no choice, and slot_salt is not used */
+    uint32_t scheme;
+    uint32_t bucket_order;
+    uint32_t slot_order;
+} pgio_column;
+
+typedef struct pgio_rows pgio_rows;
+
+int pgio_rows_new(pgio_rows **out, const pgio_column *columns, uint32_t column_count, uint32_t isa,
+                  pgio_error *error);
+void pgio_rows_free(pgio_rows *rows);
+/* rows_out: [end - begin, column_count]. Returns end - begin. The result for a position does not
+ * depend on how the stream is cut into calls. */
+int64_t pgio_rows_emit(const pgio_rows *rows, const pgio_tokens *tokens, uint64_t begin, uint64_t end,
+                       uint64_t *rows_out, pgio_error *error);
+
+/* The tokens of one sequence as a value: servers draft tokens, reject some, and fork. */
+typedef struct pgio_history pgio_history;
+
+int pgio_history_new(pgio_history **out, uint64_t vocabulary, pgio_error *error);
+int pgio_history_fork(pgio_history **out, const pgio_history *history, pgio_error *error);
+void pgio_history_free(pgio_history *history);
+uint64_t pgio_history_length(const pgio_history *history);
+/* All ids or none are appended. Returns the new length. */
+int64_t pgio_history_append(pgio_history *history, const int64_t *ids, uint64_t count, pgio_error *error);
+/* Forgets everything at and after position `length`. Returns the new length. */
+int64_t pgio_history_rewind(pgio_history *history, uint64_t length, pgio_error *error);
+int64_t pgio_history_rows(const pgio_history *history, const pgio_rows *rows, uint64_t begin, uint64_t end,
+                          uint64_t *rows_out, pgio_error *error);
+
+/* ---- place.c: rows -> bytes and pages ------------------------------------------------------ */
+
+/* Units of one group, laid out in a file. units_per_page > 0: each page holds that many whole units
+ * (a unit longer than a page starts on a page and takes as many as it needs). units_per_page = 0:
+ * units follow one another from base_byte and may straddle pages. */
+typedef struct pgio_region {
+    uint64_t base_byte;
+    uint64_t unit_count;
+    uint64_t unit_bytes;
+    uint64_t row_bytes;
+    uint32_t units_per_page;
+} pgio_region;
+
+/* Columns that read one unit together: their rows all lie in one unit of unit_rows rows. */
+typedef struct pgio_group {
+    uint64_t row_base;               /* first row of the group */
+    uint64_t unit_rows;
+    uint32_t column_count;
+    uint32_t region_count;
+} pgio_group;
+
+typedef struct pgio_place pgio_place;
+
+/* columns and regions are taken group by group, in order. */
+int pgio_place_new(pgio_place **out, const pgio_group *groups, uint32_t group_count,
+                   const pgio_region *regions, uint32_t region_count, uint64_t page_bytes, uint32_t isa,
+                   pgio_error *error);
+void pgio_place_free(pgio_place *place);
+uint64_t pgio_place_page_count(const pgio_place *place);   /* pages from the first region to the last */
+uint64_t pgio_place_first_page(const pgio_place *place);   /* where page id 0 lies in the file */
+uint32_t pgio_place_page_columns(const pgio_place *place); /* most pages that one token can touch */
+uint32_t pgio_place_byte_columns(const pgio_place *place); /* a column for each row in each region */
+/* pages: [token_count, page_columns]; group by group, each group's pages ascending, duplicates merged
+ * inside a group; unused places, at the end of each group's columns, hold PGIO_NO_PAGE. A row of
+ * UINT64_MAX is absent and touches nothing. Returns the number of pages touched. */
+int64_t pgio_place_pages(const pgio_place *place, const uint64_t *rows, uint64_t token_count, uint32_t *pages,
+                         pgio_error *error);
+/* offsets: [token_count, byte_columns], the file offset of each row in each region of its group. */
+int64_t pgio_place_bytes(const pgio_place *place, const uint64_t *rows, uint64_t token_count,
+                         uint64_t *offsets, pgio_error *error);
+/* group_of_column: [page_columns], the group that each column of `pages` belongs to. */
+void pgio_place_column_groups(const pgio_place *place, uint32_t *group_of_column);
+
+/* ---- source.c: a restartable stream of pages ------------------------------------------------ */
+
+typedef struct pgio_source pgio_source;
+
+/* Borrows the arrays behind `tokens`, which must outlive the source; copies everything else. */
+int pgio_source_new(pgio_source **out, const pgio_column *columns, uint32_t column_count,
+                    const pgio_group *groups, uint32_t group_count, const pgio_region *regions,
+                    uint32_t region_count, uint64_t page_bytes, const pgio_tokens *tokens, uint32_t isa,
+                    pgio_error *error);
+void pgio_source_free(pgio_source *source);
+uint32_t pgio_source_page_columns(const pgio_source *source);
+/* pages: [up to token_count, page_columns]. Returns the tokens emitted, 0 at the end. */
+int64_t pgio_source_next(pgio_source *source, uint64_t token_count, uint32_t *pages, pgio_error *error);
+void pgio_source_rewind(pgio_source *source);
+
+/* ---- lru.c, curve.c: pages -> misses -------------------------------------------------------- */
+
+/* Both policies count by class (a class is, say, the n-gram order that a column of the page matrix
+ * belongs to). class_of_column: [column_count], values below class_count. */
+
+typedef struct pgio_lru pgio_lru;
+
+/* Exact LRU at several cache sizes in one pass, all cold. */
+int pgio_lru_new(pgio_lru **out, uint64_t page_count, const uint64_t *capacities, uint32_t capacity_count,
+                 const uint32_t *class_of_column, uint32_t column_count, uint32_t class_count,
+                 pgio_error *error);
+void pgio_lru_free(pgio_lru *lru);
+/* pages: [token_count, column_count]. missed: [token_count, column_count] or NULL; set to 0 where the
+ * first cache size hits and in unused places, 1 where it misses, 2 where it misses because the page was
+ * never accessed before. Returns the accesses made. */
+int64_t pgio_lru_access(pgio_lru *lru, const uint32_t *pages, uint64_t token_count, uint8_t *missed,
+                        pgio_error *error);
+/* accesses, compulsory: [class_count]; misses: [capacity_count, class_count]; full_at_token:
+ * [capacity_count], the token that filled the cache, UINT64_MAX while it is not full. */
+void pgio_lru_counts(const pgio_lru *lru, uint64_t *accesses, uint64_t *compulsory, uint64_t *misses,
+                     uint64_t *full_at_token);
+uint64_t pgio_lru_state_bytes(const pgio_lru *lru);
+
+typedef struct pgio_curve pgio_curve;
+
+/* Exact LRU at every cache size in one pass. */
+int pgio_curve_new(pgio_curve **out, uint64_t page_count, const uint32_t *class_of_column, uint32_t column_count,
+                   uint32_t class_count, uint32_t isa, pgio_error *error);
+void pgio_curve_free(pgio_curve *curve);
+int64_t pgio_curve_access(pgio_curve *curve, const uint32_t *pages, uint64_t token_count, pgio_error *error);
+/* accesses, compulsory: [class_count]; histogram: [class_count, page_count + 1] or NULL, accesses by
+ * stack distance: an access at distance d hits every cache of at least d pages (d >= 1). */
+void pgio_curve_counts(pgio_curve *curve, uint64_t *accesses, uint64_t *compulsory, uint64_t *histogram);
+/* first_tokens: [page_count], the token that first touched the 1st, 2nd, ... distinct page, so that a cache
+ * of C pages was full at first_tokens[C - 1]. Returns the distinct pages; the rest is left alone. */
+uint64_t pgio_curve_first_tokens(const pgio_curve *curve, uint64_t *first_tokens);
+uint64_t pgio_curve_state_bytes(const pgio_curve *curve);
+
+/* The floor that the simulators are measured against: only last[page] <- position, for every access.
+ * last: [page_count], zeroed by the caller. Returns a checksum of the old values. */
+uint64_t pgio_swap_floor(uint32_t *last, const uint32_t *pages, uint64_t count);
+
+/* cffi: end */
+
+#if defined(PGIO_SHARED) && defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
+#ifdef __cplusplus
+}
+#endif
+#endif

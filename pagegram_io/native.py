@@ -1,0 +1,415 @@
+"""The border to C: the only module that touches ``_pgio``.
+
+Arrays are made contiguous once, every output is allocated here, a negative return becomes an exception
+with C's own sentence, and each handle is a context manager. The GIL is released during calls, so a handle
+belongs to one thread at a time. Work is cut into batches by the callers, for progress and Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pagegram_io._pgio import ffi, lib
+
+if TYPE_CHECKING:
+    from pagegram_io.layout import Layout
+    from pagegram_io.tokens import Stream
+
+NO_PAGE = lib.PGIO_NO_PAGE
+NO_ROW = 2**64 - 1
+MAX_ORDER = lib.PGIO_MAX_ORDER
+MAX_CAPACITIES = lib.PGIO_MAX_CAPACITIES
+ISAS = {"auto": 0, "portable": 1, "avx2": 2, "avx512": 3}
+ROLES = {"bucket": 1, "row": 2, "sign": 3}
+
+
+def isa_best() -> str:
+    """The widest instructions that this CPU has and the C core uses: portable, avx2 or avx512."""
+    best = lib.pgio_isa_best()
+    return next(name for name, value in ISAS.items() if value == best)
+
+
+def _raise(status: int, error: Any) -> None:
+    text = ffi.string(error.text).decode()
+    if -status == errno.ENOMEM:
+        raise MemoryError(text)
+    if -status in (errno.EINVAL, errno.ERANGE, errno.EOVERFLOW):
+        raise ValueError(text)
+    raise OSError(-status, text or os.strerror(-status))
+
+
+def _checked(call: Any, *arguments: Any) -> int:
+    """Call C with an error text at the end; returns its count or raises."""
+    error = ffi.new("pgio_error *")
+    status = call(*arguments, error)
+    if status < 0:
+        _raise(status, error)
+    return int(status)
+
+
+def _pointer(array: np.ndarray, ctype: str) -> Any:
+    return ffi.cast(ctype, array.ctypes.data)
+
+
+def _uint64(values: Any) -> np.ndarray:
+    array = np.ascontiguousarray(values)
+    if array.dtype != np.uint64:
+        if not np.issubdtype(array.dtype, np.integer):
+            raise ValueError(f"integers are needed, not {array.dtype}")
+        if array.size and int(array.min()) < 0:
+            raise ValueError(f"{int(array.min())} is negative")
+        array = array.astype(np.uint64)
+    return array
+
+
+class Handle:
+    """A C object: made by ``_make``, freed once, usable in a ``with`` statement."""
+
+    _free: Any = None
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def _make(self, ctype: str, new: Any, *arguments: Any) -> None:
+        out = ffi.new(f"{ctype} **")
+        _checked(new, out, *arguments)
+        self._handle = ffi.gc(out[0], self._free)
+
+    def _live(self) -> Any:
+        if self._handle is None:
+            raise ValueError(f"this {type(self).__name__} was closed")
+        return self._handle
+
+    def close(self) -> None:
+        """Free the C memory now; using the object afterwards raises ValueError."""
+        if self._handle is not None:
+            ffi.release(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def mix(value: int) -> int:
+    """The finaliser of scheme pg1 (layouts.md): 64-bit integer to 64-bit integer."""
+    return int(lib.pgio_mix(value))
+
+
+def salt(seed: int, role: str, order: int, index: int) -> int:
+    """The salt of one hash; role is ``bucket``, ``row`` or ``sign``."""
+    return int(lib.pgio_salt(seed, ROLES[role], order, index))
+
+
+class _Tokens:
+    """A C view of a stream; keeps the arrays behind it alive."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.ids = np.ascontiguousarray(stream.ids)
+        if self.ids.dtype not in (np.uint16, np.uint32):
+            raise ValueError(f"token ids are uint16 or uint32, not {self.ids.dtype}")
+        self.starts = _uint64(stream.document_starts)
+        self.view = ffi.new(
+            "pgio_tokens *",
+            {
+                "ids": _pointer(self.ids, "void *"),
+                "count": len(self.ids),
+                "document_starts": _pointer(self.starts, "uint64_t *"),
+                "document_count": len(self.starts),
+                "vocabulary": stream.vocabulary,
+                "id_bytes": self.ids.dtype.itemsize,
+            },
+        )
+
+
+def hash_ngrams(stream: Stream, order: int, begin: int = 0, end: int | None = None) -> np.ndarray:
+    """g_order of scheme pg1 at each position, uint64 [end - begin]."""
+    tokens = _Tokens(stream)
+    end = len(tokens.ids) if end is None else end
+    hashes = np.empty(max(end - begin, 0), np.uint64)
+    _checked(lib.pgio_hash_ngrams, tokens.view, begin, end, order, _pointer(hashes, "uint64_t *"))
+    return hashes
+
+
+def hash_finish(hashes: np.ndarray, salt_value: int) -> np.ndarray:
+    """mix(hash ^ salt) for each hash, uint64; ``>> 1`` gives u of layouts.md, unshifted the word of signs."""
+    hashes = _uint64(hashes)
+    out = np.empty_like(hashes)
+    lib.pgio_hash_finish(_pointer(hashes, "uint64_t *"), hashes.size, salt_value, _pointer(out, "uint64_t *"))
+    return out
+
+
+def _columns(layout: Layout) -> Any:
+    return ffi.new(
+        "pgio_column[]",
+        [
+            {
+                "bucket_salt": c.bucket_salt,
+                "slot_salt": c.slot_salt,
+                "modulus": c.modulus,
+                "row_base": c.row_base,
+                "row_stride": c.row_stride,
+                "slot_count": c.slot_count,
+                "scheme": lib.PGIO_SCHEME_PG1,
+                "bucket_order": c.bucket_order,
+                "slot_order": c.slot_order,
+            }
+            for g in layout.groups
+            for c in g.columns
+        ],
+    )
+
+
+def _groups(layout: Layout) -> tuple[Any, Any]:
+    groups = [
+        {"row_base": g.row_base, "unit_rows": g.unit_rows, "column_count": len(g.columns), "region_count": len(g.regions)}
+        for g in layout.groups
+    ]
+    regions = [
+        {
+            "base_byte": r.base_byte,
+            "unit_count": r.unit_count,
+            "unit_bytes": r.unit_bytes,
+            "row_bytes": r.row_bytes,
+            "units_per_page": r.units_per_page,
+        }
+        for g in layout.groups
+        for r in g.regions
+    ]
+    return ffi.new("pgio_group[]", groups), ffi.new("pgio_region[]", regions)
+
+
+class Rows(Handle):
+    """Token to rows for the columns of a layout (rows.c)."""
+
+    _free = lib.pgio_rows_free
+
+    def __init__(self, layout: Layout, *, isa: str = "auto") -> None:
+        super().__init__()
+        columns = _columns(layout)
+        self.column_count = len(columns)
+        self._make("pgio_rows", lib.pgio_rows_new, columns, len(columns), ISAS[isa])
+
+    def emit(self, stream: Stream, begin: int = 0, end: int | None = None) -> np.ndarray:
+        """Rows of the tokens from begin to end, uint64 [tokens, columns]."""
+        tokens = _Tokens(stream)
+        end = len(tokens.ids) if end is None else end
+        rows = np.empty((max(end - begin, 0), self.column_count), np.uint64)
+        _checked(lib.pgio_rows_emit, self._live(), tokens.view, begin, end, _pointer(rows, "uint64_t *"))
+        return rows
+
+
+class History(Handle):
+    """The tokens of one sequence: append, rewind, fork; the rows of any part of it (history.c)."""
+
+    _free = lib.pgio_history_free
+
+    def __init__(self, vocabulary: int, *, _fork: History | None = None) -> None:
+        super().__init__()
+        if _fork is None:
+            self._make("pgio_history", lib.pgio_history_new, vocabulary)
+        else:
+            self._make("pgio_history", lib.pgio_history_fork, _fork._live())
+        self.vocabulary = vocabulary
+
+    def __len__(self) -> int:
+        return int(lib.pgio_history_length(self._live()))
+
+    def append(self, ids: Sequence[int] | np.ndarray) -> int:
+        """Append ids (all or none); returns the new length. ValueError names an id outside the vocabulary."""
+        array = np.ascontiguousarray(ids, dtype=np.int64)
+        return _checked(lib.pgio_history_append, self._live(), _pointer(array, "int64_t *"), array.size)
+
+    def rewind(self, length: int) -> int:
+        """Forget everything at and after position ``length``."""
+        return _checked(lib.pgio_history_rewind, self._live(), length)
+
+    def fork(self) -> History:
+        """An independent copy."""
+        return History(self.vocabulary, _fork=self)
+
+    def rows(self, rows: Rows, begin: int = 0, end: int | None = None) -> np.ndarray:
+        """Rows of positions begin to end, uint64 [positions, columns]."""
+        end = len(self) if end is None else end
+        out = np.empty((max(end - begin, 0), rows.column_count), np.uint64)
+        _checked(lib.pgio_history_rows, self._live(), rows._live(), begin, end, _pointer(out, "uint64_t *"))
+        return out
+
+
+class Place(Handle):
+    """Rows to pages and bytes for the groups of a layout (place.c)."""
+
+    _free = lib.pgio_place_free
+
+    def __init__(self, layout: Layout, *, isa: str = "auto") -> None:
+        super().__init__()
+        groups, regions = _groups(layout)
+        self._make("pgio_place", lib.pgio_place_new, groups, len(groups), regions, len(regions), layout.page_bytes, ISAS[isa])
+        self.column_count = sum(len(g.columns) for g in layout.groups)
+        self.page_count = int(lib.pgio_place_page_count(self._handle))
+        self.first_page = int(lib.pgio_place_first_page(self._handle))
+        self.page_columns = int(lib.pgio_place_page_columns(self._handle))
+        self.byte_columns = int(lib.pgio_place_byte_columns(self._handle))
+
+    def group_of_column(self) -> np.ndarray:
+        """The group that each column of a page matrix belongs to, uint32 [page_columns]."""
+        groups = np.empty(self.page_columns, np.uint32)
+        lib.pgio_place_column_groups(self._live(), _pointer(groups, "uint32_t *"))
+        return groups
+
+    def _matrix(self, rows: np.ndarray) -> np.ndarray:
+        rows = _uint64(rows)
+        if rows.ndim != 2 or rows.shape[1] != self.column_count:
+            raise ValueError(f"rows are [tokens, {self.column_count}] for this layout, not {list(rows.shape)}")
+        return rows
+
+    def pages(self, rows: np.ndarray) -> np.ndarray:
+        """Pages that each token touches, uint32 [tokens, page_columns]; unused places hold NO_PAGE."""
+        rows = self._matrix(rows)
+        pages = np.empty((len(rows), self.page_columns), np.uint32)
+        arguments = _pointer(rows, "uint64_t *"), len(rows), _pointer(pages, "uint32_t *")
+        _checked(lib.pgio_place_pages, self._live(), *arguments)
+        return pages
+
+    def bytes(self, rows: np.ndarray) -> np.ndarray:
+        """File offset of each row in each region of its group, uint64 [tokens, byte_columns]."""
+        rows = self._matrix(rows)
+        offsets = np.empty((len(rows), self.byte_columns), np.uint64)
+        arguments = _pointer(rows, "uint64_t *"), len(rows), _pointer(offsets, "uint64_t *")
+        _checked(lib.pgio_place_bytes, self._live(), *arguments)
+        return offsets
+
+
+class Source(Handle):
+    """A restartable stream of pages: a layout over a token stream (source.c)."""
+
+    _free = lib.pgio_source_free
+
+    def __init__(self, layout: Layout, stream: Stream, *, isa: str = "auto") -> None:
+        super().__init__()
+        self._tokens = _Tokens(stream)
+        columns = _columns(layout)
+        groups, regions = _groups(layout)
+        self._make(
+            "pgio_source", lib.pgio_source_new, columns, len(columns), groups, len(groups), regions, len(regions),
+            layout.page_bytes, self._tokens.view, ISAS[isa],
+        )  # fmt: skip
+        self.page_columns = int(lib.pgio_source_page_columns(self._handle))
+
+    def next(self, pages: np.ndarray) -> int:
+        """Fill pages, uint32 [tokens, page_columns], from its start; returns the tokens written, 0 at the end."""
+        if pages.dtype != np.uint32 or not pages.flags.c_contiguous or pages.shape[1:] != (self.page_columns,):
+            raise ValueError(f"pages must be contiguous uint32 [tokens, {self.page_columns}]")
+        return _checked(lib.pgio_source_next, self._live(), len(pages), _pointer(pages, "uint32_t *"))
+
+    def rewind(self) -> None:
+        """Start again from the first token."""
+        lib.pgio_source_rewind(self._live())
+
+
+def _classes(class_of_column: np.ndarray) -> tuple[np.ndarray, int]:
+    classes = np.ascontiguousarray(class_of_column, dtype=np.uint32)
+    return classes, int(classes.max()) + 1
+
+
+def _pages_of(pages: np.ndarray, columns: int) -> np.ndarray:
+    if pages.dtype != np.uint32 or pages.ndim != 2 or pages.shape[1] != columns:
+        raise ValueError(f"pages are uint32 [tokens, {columns}], not {pages.dtype} {list(pages.shape)}")
+    return np.ascontiguousarray(pages)
+
+
+class Lru(Handle):
+    """Exact LRU at several cache sizes in one pass (lru.c). Capacities are in pages; all caches start cold."""
+
+    _free = lib.pgio_lru_free
+
+    def __init__(self, page_count: int, capacities: Sequence[int], class_of_column: np.ndarray) -> None:
+        super().__init__()
+        sizes = _uint64(list(capacities))
+        self._classes, self.class_count = _classes(class_of_column)
+        self.columns, self.capacity_count = len(self._classes), len(sizes)
+        self._make(
+            "pgio_lru", lib.pgio_lru_new, page_count, _pointer(sizes, "uint64_t *"), len(sizes),
+            _pointer(self._classes, "uint32_t *"), self.columns, self.class_count,
+        )  # fmt: skip
+
+    def access(self, pages: np.ndarray, *, missed: np.ndarray | None = None) -> int:
+        """Access pages, uint32 [tokens, columns], in order. Returns the accesses made.
+
+        ``missed`` (uint8, same shape) receives the first cache's verdicts: 0 hit, 1 miss, 2 first access ever.
+        """
+        pages = _pages_of(pages, self.columns)
+        if missed is not None and (missed.dtype != np.uint8 or missed.shape != pages.shape or not missed.flags.c_contiguous):
+            raise ValueError("missed must be contiguous uint8 of the same shape as pages")
+        verdicts = ffi.NULL if missed is None else _pointer(missed, "uint8_t *")
+        return _checked(lib.pgio_lru_access, self._live(), _pointer(pages, "uint32_t *"), len(pages), verdicts)
+
+    def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """accesses [classes], compulsory [classes], misses [capacities, classes], full_at_token [capacities] (2^64-1: not full)."""
+        accesses, compulsory = np.empty(self.class_count, np.uint64), np.empty(self.class_count, np.uint64)
+        misses = np.empty((self.capacity_count, self.class_count), np.uint64)
+        full = np.empty(self.capacity_count, np.uint64)
+        lib.pgio_lru_counts(self._live(), *(_pointer(a, "uint64_t *") for a in (accesses, compulsory, misses, full)))
+        return accesses, compulsory, misses, full
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of the simulator itself (docs/method.md has the formula)."""
+        return int(lib.pgio_lru_state_bytes(self._live()))
+
+
+class Curve(Handle):
+    """Exact LRU at every cache size in one pass (curve.c)."""
+
+    _free = lib.pgio_curve_free
+
+    def __init__(self, page_count: int, class_of_column: np.ndarray, *, isa: str = "auto") -> None:
+        super().__init__()
+        self._classes, self.class_count = _classes(class_of_column)
+        self.columns, self.page_count = len(self._classes), page_count
+        self._make(
+            "pgio_curve", lib.pgio_curve_new, page_count, _pointer(self._classes, "uint32_t *"), self.columns,
+            self.class_count, ISAS[isa],
+        )  # fmt: skip
+
+    def access(self, pages: np.ndarray) -> int:
+        """Access pages, uint32 [tokens, columns], in order. Returns the accesses made."""
+        pages = _pages_of(pages, self.columns)
+        return _checked(lib.pgio_curve_access, self._live(), _pointer(pages, "uint32_t *"), len(pages))
+
+    def counts(self) -> tuple[np.ndarray, np.ndarray]:
+        """accesses [classes] and compulsory [classes], uint64."""
+        accesses, compulsory = np.empty(self.class_count, np.uint64), np.empty(self.class_count, np.uint64)
+        pointers = _pointer(accesses, "uint64_t *"), _pointer(compulsory, "uint64_t *")
+        lib.pgio_curve_counts(self._live(), *pointers, ffi.NULL)
+        return accesses, compulsory
+
+    def histogram(self) -> np.ndarray:
+        """Accesses by stack distance, uint64 [classes, page_count + 1]; those at distance d hit caches of >= d pages."""
+        accesses, compulsory = np.empty(self.class_count, np.uint64), np.empty(self.class_count, np.uint64)
+        histogram = np.empty((self.class_count, self.page_count + 1), np.uint64)
+        lib.pgio_curve_counts(self._live(), *(_pointer(a, "uint64_t *") for a in (accesses, compulsory, histogram)))
+        return histogram
+
+    def first_tokens(self) -> np.ndarray:
+        """The token that first touched the 1st, 2nd, ... distinct page, uint64 [distinct pages]."""
+        tokens = np.empty(self.page_count, np.uint64)
+        return tokens[: lib.pgio_curve_first_tokens(self._live(), _pointer(tokens, "uint64_t *"))]
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of the simulator itself (docs/method.md has the formula)."""
+        return int(lib.pgio_curve_state_bytes(self._live()))
+
+
+def swap_floor(last: np.ndarray, pages: np.ndarray) -> int:
+    """The least that any such simulator must do: swap last[page] for every access. Returns a checksum."""
+    return int(lib.pgio_swap_floor(_pointer(last, "uint32_t *"), _pointer(pages, "uint32_t *"), pages.size))
