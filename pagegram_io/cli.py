@@ -1,0 +1,129 @@
+"""The command line: arguments in, results out. Commands live in ``commands/``, one file each, loaded when used."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+# Name -> first line of help, so that --help need not import every command.
+COMMANDS = {
+    "simulate": "Flash reads per token of each table layout behind an LRU page cache.",
+    "figure4": "Draw reads per token against cache size, for several table sizes.",
+    "trace": "Write the pages, rows or bytes that a token stream touches.",
+    "layout": "What a table takes up: rows, units, pages, bytes, slack.",
+    "collisions": "Which n-grams share rows: theory beside measurement.",
+}
+
+EPILOG = """
+Sizes: 512, 4KiB, 1GiB are powers of two; 1GB is 10^9 bytes; 20B is 20 billion parameters.
+
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 not supported on this machine, 130 interrupted.
+"""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported only when they run, which keeps --help fast."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"pagegram_io.commands.{name}").command
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def _print_version(context: click.Context, option: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        import importlib.metadata
+
+        click.echo(f"pagegram-io {importlib.metadata.version('pagegram-io')}")
+        context.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version and exit."
+)
+def group() -> None:
+    """How many flash reads does a token of a language model with an n-gram table cost?
+
+    Begin with:  pagegram-io simulate --table 20B --cache 1GiB
+    """
+
+
+def _say(text: str) -> None:
+    print("pagegram-io: " + " ".join(text.split()), file=sys.stderr)
+
+
+def _sentence(error: OSError) -> str:
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    cure = {
+        errno.ENOENT: "there is no such file or folder",
+        errno.EACCES: "permission denied; check its owner and mode",
+        errno.EISDIR: "is a folder; name a file",
+        errno.ENOTDIR: "a part of this path is not a folder",
+        errno.ENOSPC: "the disk is full; nothing was written",
+        errno.EROFS: "this file system is read-only; choose another folder",
+    }
+    return f"{os.fspath(error.filename)}: {cure.get(error.errno or 0, error.strerror)}"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; every mistake becomes one line on stderr and an exit status, never a traceback."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """As ``main``, returning the exit status."""
+    from pagegram_io.errors import FormatError
+
+    try:
+        status: Any = group.main(args=arguments, prog_name="pagegram-io", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "")
+        return 2
+    except click.ClickException as error:
+        hint = f" (see: {error.ctx.command_path} --help)" if isinstance(error, click.UsageError) and error.ctx else ""
+        _say(error.format_message() + hint)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt) as interruption:
+        _say(str(interruption) or "interrupted")
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away, as `head` does; nothing more can be said to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except FormatError as error:
+        _say(str(error))
+        return 1
+    except OSError as error:
+        _say(_sentence(error))
+        return 3 if error.errno in (errno.ENOTSUP, errno.ENOSYS) else 1
+    except MemoryError as error:
+        _say(str(error) or "out of memory; give a smaller table or --limit")
+        return 1
+    except ValueError as error:
+        _say(str(error))
+        return 2
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The commands of pagegram-io, one file each; each file's ``command`` is what the command line runs."""

@@ -1,0 +1,88 @@
+"""``pagegram-io figure4``: reads per token against cache size, for several table sizes."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pagegram_io.commands.options import (
+    COUNTS, NAMES, PathOption, force_option, layout_options, refuse_outputs, shape_of, shape_options, stream_of,
+    stream_options, threads_option,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from pagegram_io.records import SimulationRecord
+
+EPILOG = """
+Examples:
+
+\b
+  pagegram-io figure4 -o figures
+  pagegram-io figure4 -o figures --table 200M --limit 1M --formats png
+  pagegram-io figure4 -o figures --records figures/figure4.jsonl --force
+"""
+
+
+@click.command("figure4", epilog=EPILOG)
+@click.option("-o", "--output", "folder", type=click.Path(), default="figures", show_default=True, metavar="DIR", help="Folder for figure4.* and the records behind it. [e.g. figures]")
+@click.option("--table", "tables", type=COUNTS, default="3.2B,10B,20B", show_default=True, metavar="LIST", help="Table sizes in parameters. [e.g. 3.2B,10B,20B]")
+@layout_options
+@click.option("--formats", type=NAMES, default="png,svg,pdf", show_default=True, metavar="LIST", help="File formats. [e.g. png,pdf]")
+@click.option("--records", "records_path", type=PathOption, metavar="FILE", help="Draw from these records (.jsonl or .csv) instead of simulating. [e.g. figures/figure4.jsonl]")
+@click.option("--device-records", "device_path", type=PathOption, metavar="FILE", help="Records of device runs, for panel b. [e.g. device.jsonl]")
+@stream_options
+@shape_options
+@threads_option
+@force_option
+def command(**values: Any) -> None:
+    """Draw Figure 4: (a) reads per token against page-cache size, exact at every size; (b) lookups per second against
+    reads in flight, from device records if there are any.
+
+    The records behind it are written beside it, to figure4.jsonl, and are enough to draw it again.
+    """
+    from pagegram_io.figures import check_suffix, draw_figure4
+    from pagegram_io.output import new_file
+    from pagegram_io.records import read_records, write_json_lines
+
+    folder, force = values["folder"], values["force"]
+    pictures = [os.path.join(folder, f"figure4.{suffix}") for suffix in values["formats"]]
+    for picture in pictures:
+        check_suffix(picture)
+    kept = None if values["records_path"] else os.path.join(folder, "figure4.jsonl")
+    made = not os.path.isdir(folder)
+    os.makedirs(folder, exist_ok=True)
+    try:
+        refuse_outputs(kept, *pictures, force=force)
+        device = read_records(values["device_path"]) if values["device_path"] else []
+        records: list[Any] = read_records(values["records_path"]) if values["records_path"] else list(_simulate(values))
+        if kept:
+            import io
+
+            text = io.StringIO()
+            write_json_lines(records, text)
+            with new_file(kept, force=force) as file:
+                file.write(text.getvalue().encode())
+        for picture in pictures:
+            draw_figure4(records, picture, device_records=device, force=force)
+    except BaseException:
+        if made and not os.listdir(folder):
+            os.rmdir(folder)
+        raise
+    for path in filter(None, [kept, *pictures]):
+        click.echo(path)
+
+
+def _simulate(values: dict[str, Any]) -> list[SimulationRecord]:
+    from pagegram_io.job import Job, StreamSpec, job_accesses, run_jobs
+    from pagegram_io.layout import build
+    from pagegram_io.progress import progress
+
+    shape = shape_of(values)
+    layouts = [x for size in values["tables"] for x in build(values["layouts"], size, slots=values["slots"], shape=shape)]
+    stream = stream_of(values)
+    jobs = [Job(StreamSpec(sha256=stream.sha256), layout, curve=True) for layout in layouts]
+    with progress("simulating", sum(job_accesses(job, len(stream.ids)) for job in jobs)) as report:
+        outcomes = run_jobs(jobs, stream=stream, threads=values["threads"], report=report)
+    return [record for outcome in outcomes for record in outcome.records]

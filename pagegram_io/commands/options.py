@@ -1,0 +1,144 @@
+"""Options that commands share, and how their values are read. Sizes are parsed here and nowhere else."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from pagegram_io.sizes import parse_bytes, parse_cache, parse_count
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class Parsed(click.ParamType):
+    """A value read by a function that raises ValueError with a sentence."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name, self._parse = name, parse
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), parameter, context)
+
+
+def _list_of(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    return lambda text: tuple(parse(item) for item in text.split(","))
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise ValueError(f"{text!r} is not a whole number; write for example 4")
+    return int(text)
+
+
+BYTES = Parsed("size", parse_bytes)
+COUNT = Parsed("count", parse_count)
+COUNTS = Parsed("counts", _list_of(parse_count))
+CACHES = Parsed("sizes", _list_of(parse_cache))
+WHOLES = Parsed("numbers", _list_of(_whole))
+NAMES = Parsed("names", lambda text: tuple(text.split(",")))
+
+PathOption = click.Path(dir_okay=True)
+
+
+def _apply(options: list[Callable[[Any], Any]]) -> Callable[[Decorated], Decorated]:
+    return lambda function: functools.reduce(lambda decorated, option: option(decorated), reversed(options), function)
+
+
+stream_options = _apply([
+    click.option("--tokens", "stream_path", type=PathOption, metavar="STREAM",
+                 help="Token stream: .u16, .u32, .bin, .npy, or one of these .xz or .zst; default: the shipped one. [e.g. my.u16]"),
+    click.option("--dtype", type=click.Choice(["uint16", "uint32"]), help="Ids in a raw file. [e.g. uint32 for a .bin of 32-bit ids]"),
+    click.option("--eod", type=click.IntRange(min=0), metavar="ID", help="The id that ends the document it belongs to. [e.g. 0]"),
+    click.option("--documents", type=PathOption, metavar="FILE", help="Where documents start: a 0-based token index a line. [e.g. starts.txt]"),
+    click.option("--vocab", "vocabulary", type=COUNT, metavar="N", help="Refuse ids at or above it. [e.g. 65536]"),
+    click.option("--limit", type=COUNT, metavar="N", help="Use only the first N tokens. [e.g. 1M]"),
+])  # fmt: skip
+
+shape_options = _apply([
+    click.option("--row-format", default="nf4", show_default=True, metavar="FORMAT", help="How rows are stored: nf4, fp8, int8, fp16, bf16, fp32. [e.g. fp16]"),
+    click.option("--packed", is_flag=True, help="Rows follow one another and may straddle pages, instead of aligned."),
+    click.option("--base-byte", type=click.IntRange(min=0), default=0, metavar="N", help="Where a packed table starts in its file. [e.g. 8192]"),
+    click.option("--page-size", "page_bytes", type=BYTES, default="4KiB", show_default=True, metavar="SIZE", help="What the device reads at a time. [e.g. 16KiB]"),
+    click.option("--orders", type=WHOLES, default="2,3", show_default=True, metavar="LIST", help="N-gram orders. [e.g. 2,3,4]"),
+    click.option("--heads", type=int, default=8, show_default=True, metavar="K", help="Rows an order, in engram and pagegram. [e.g. 8]"),
+    click.option("--row-width", type=int, default=64, show_default=True, metavar="R", help="Values a row, in engram and pagegram. [e.g. 64]"),
+    click.option("--dim", type=int, default=384, show_default=True, metavar="D", help="Model width, which is flat's row width. [e.g. 384]"),
+    click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, metavar="N", help="Seed of the hashes. [e.g. 1]"),
+])  # fmt: skip
+
+layout_options = _apply([
+    click.option("--layout", "layouts", type=NAMES, default="flat,engram,pagegram", show_default=True, metavar="LIST", help="Which layouts. [e.g. engram,pagegram]"),
+    click.option("--slots", type=WHOLES, default="4,15", show_default=True, metavar="LIST", help="Slots S a head chooses from, for pagegram. [e.g. 1,4,15]"),
+])  # fmt: skip
+
+record_options = _apply([
+    click.option("--json", "as_json", is_flag=True, help="Print records as JSON, one a line, instead of the table."),
+    click.option("--csv", "csv_path", type=PathOption, metavar="FILE", help="Write the same records as CSV. [e.g. reads.csv]"),
+])  # fmt: skip
+
+force_option = click.option("--force", is_flag=True, help="Replace output files that exist.")
+
+threads_option = click.option(
+    "--threads", type=click.IntRange(1, 1024), metavar="N", help="Layouts simulated at once; default: the CPUs allowed. [e.g. 2]"
+)
+
+
+def shape_of(values: dict[str, Any]) -> Any:
+    """Take the shape options out of a command's arguments."""
+    from pagegram_io.layout import Shape
+
+    names = ("row_format", "packed", "base_byte", "page_bytes", "orders", "heads", "row_width", "dim", "seed")
+    return Shape(**{name: values.pop(name) for name in names})
+
+
+def stream_of(values: dict[str, Any]) -> Any:
+    """Take the stream options out of a command's arguments and read the stream."""
+    from pagegram_io.progress import progress
+    from pagegram_io.tokens import read_stream
+
+    names = ("dtype", "eod", "documents", "vocabulary", "limit")
+    arguments = {name: values.pop(name) for name in names}
+    with progress("reading the stream", 1) as advance:
+        done = 0.0
+
+        def report(read_bytes: int, total_bytes: int) -> None:
+            nonlocal done
+            share = read_bytes / max(total_bytes, 1)
+            advance(share - done)  # type: ignore[arg-type]
+            done = share
+
+        return read_stream(values.pop("stream_path"), progress=report, **arguments)
+
+
+def refuse_outputs(*paths: str | None, force: bool) -> None:
+    """Find out before the work, not after it, that an output cannot be written."""
+    import os
+
+    from pagegram_io.output import refuse_existing
+
+    for path in paths:
+        if path is None:
+            continue
+        refuse_existing(path, force)
+        folder = os.path.dirname(os.path.realpath(path))
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(2, "No such file or directory", folder)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(13, "Permission denied", folder)
+
+
+def print_records(records: list[Any]) -> None:
+    """Records as JSON lines on stdout."""
+    import sys
+
+    from pagegram_io.records import write_json_lines
+
+    write_json_lines(records, sys.stdout)

@@ -1,0 +1,131 @@
+"""``pagegram-io simulate``: reads per token, layout by layout."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pagegram_io.commands.options import (
+    CACHES, COUNTS, PathOption, force_option, layout_options, print_records, record_options,
+    refuse_outputs, shape_of, shape_options, stream_of, stream_options, threads_option,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from pagegram_io.job import Outcome
+    from pagegram_io.layout import Layout
+
+EPILOG = """
+Examples:
+
+\b
+  pagegram-io simulate --table 20B --cache 1GiB
+  pagegram-io simulate --table 3.2B,20B --cache 64MiB,1GiB,10%,none --by order
+  pagegram-io simulate --table 20B --curve --json > curve.jsonl
+  pagegram-io simulate --table 20B --plot reads.png
+  pagegram-io simulate --pages mine.npy --cache 256MiB --table 20B
+"""
+
+
+@click.command("simulate", epilog=EPILOG)
+@click.option("--table", "tables", type=COUNTS, default="20B", show_default=True, metavar="LIST", help="Table sizes in parameters. [e.g. 3.2B,10B,20B]")
+@click.option("--cache", "caches", type=CACHES, default="1GiB", show_default=True, metavar="LIST", help="Page-cache sizes: bytes, a share of the table, or none. [e.g. 64MiB,1GiB,10%,none]")
+@layout_options
+@click.option("--curve", is_flag=True, help="Every cache size in one pass: a record for each of a log grid, 64 a decade.")
+@click.option("--curve-npy", "curve_npy", type=PathOption, metavar="FILE", help="Misses at every size in pages, uint64 .npy; one file a layout if there are several. [e.g. curve.npy]")
+@click.option("--plot", "plot_path", type=PathOption, metavar="FILE", help="Draw reads per token against cache size: .png, .svg or .pdf. [e.g. reads.png]")
+@click.option("--by", "split", type=click.Choice(["order", "column"]), help="Split the reads by n-gram order, or by what is read at once. [e.g. order]")
+@click.option("--warm", "warm_tokens", type=click.IntRange(min=0), default=0, metavar="N", help="Tokens that fill the cache first and are not counted. [e.g. 1000000]")
+@click.option("--cache-unit", type=click.Choice(["page", "row"]), default="page", show_default=True, help="What the cache holds; row: rows in RAM, each miss still reads its page. [e.g. row]")
+@click.option("--policy", type=click.Choice(["lru"]), default="lru", show_default=True, help="Which page is evicted. [e.g. lru]")
+@click.option("--pages", "pages_path", type=PathOption, metavar="FILE", help="Simulate this page trace (.npy or .u32) instead of our layouts. [e.g. mine.npy]")
+@click.option("--name", metavar="NAME", help="What to call the layout behind --pages. [e.g. mine]")
+@stream_options
+@shape_options
+@threads_option
+@record_options
+@force_option
+@click.option("--verbose", is_flag=True, help="Also print what the simulator itself costs: memory, accesses a second, instructions.")
+def command(**values: Any) -> None:
+    """Flash reads per token of each table layout behind an exact LRU page cache.
+
+    With nothing else said: the shipped multilingual stream (20.6M tokens); flat, engram, and pagegram with 4 and 15
+    slots, of 20 billion parameters in NF4; one cold cache of 1 GiB of 4 KiB pages. Reads are page reads that the
+    cache does not serve.
+    """
+    refuse_outputs(values["csv_path"], values["plot_path"], values["curve_npy"], force=values["force"])
+    if values["plot_path"]:
+        from pagegram_io.figures import check_suffix
+
+        check_suffix(values["plot_path"])
+    if values["pages_path"] is not None:
+        from pagegram_io.commands.simulate_pages import run_pages
+
+        layouts: list[Layout] = []
+        outcomes = run_pages(values)
+    else:
+        layouts, outcomes = _run_layouts(values)
+    _write(values, layouts, outcomes)
+
+
+def _run_layouts(values: dict[str, Any]) -> tuple[list[Layout], list[Outcome]]:
+    from pagegram_io.job import Job, StreamSpec, job_accesses, run_jobs
+    from pagegram_io.layout import build
+    from pagegram_io.progress import progress
+
+    if values["name"] is not None:
+        raise click.UsageError("--name goes with --pages")
+    shape = shape_of(values)
+    layouts = [x for size in values["tables"] for x in build(values["layouts"], size, slots=values["slots"], shape=shape)]
+    spec = StreamSpec(values["stream_path"], values["dtype"], values["eod"], values["documents"], values["vocabulary"], values["limit"])
+    stream = stream_of(values)
+    every = bool(values["curve"] or values["plot_path"] or values["curve_npy"])
+    jobs = [
+        Job(spec, layout, values["caches"], every, values["warm_tokens"], values["cache_unit"], values["split"], values["policy"])
+        for layout in layouts
+    ]
+    with progress("simulating", sum(job_accesses(job, len(stream.ids)) for job in jobs)) as report:
+        return layouts, run_jobs(jobs, stream=stream, threads=values["threads"], report=report)
+
+
+def _write(values: dict[str, Any], layouts: list[Layout], outcomes: list[Outcome]) -> None:
+    from pagegram_io.commands.simulate_table import print_table, warnings
+    from pagegram_io.records import write_csv
+
+    every = [record for outcome in outcomes for record in outcome.records]
+    asked = [record for outcome in outcomes for record in outcome.asked_records]
+    records = every if values["curve"] else asked
+    if values["csv_path"]:
+        write_csv(records, values["csv_path"], force=values["force"])
+    if values["curve_npy"]:
+        _write_curves(values["curve_npy"], outcomes, force=values["force"])
+    if values["plot_path"]:
+        from pagegram_io.figures import draw_curves
+
+        draw_curves(every, values["plot_path"], force=values["force"])
+    if values["as_json"]:
+        print_records(records)
+    else:
+        print_table(asked, verbose=values["verbose"])
+    for line in warnings(asked, layouts):
+        print(f"note: {line}", file=sys.stderr)
+
+
+def _write_curves(path: str, outcomes: list[Outcome], *, force: bool) -> None:
+    import numpy as np
+
+    from pagegram_io.output import new_file
+
+    for outcome in outcomes:
+        first = outcome.records[0]
+        assert outcome.misses_by_size is not None
+        name = path
+        if len(outcomes) > 1:
+            parts = [first.layout, *([] if first.slots is None else [f"S{first.slots}"]), str(first.table_params)]
+            stem = path.removesuffix(".npy")
+            name = f"{stem}.{'-'.join(parts)}.npy"
+        with new_file(name, force=force) as file:
+            np.save(file, outcome.misses_by_size)
+
+

@@ -1,0 +1,265 @@
+"""Figures from records alone: reads per token against cache size, lookups per second against reads in flight.
+
+Nothing is computed here that a record does not hold, and records that cannot be compared are refused, never mixed.
+This file turns records into curves and captions; panels.py draws them.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pagegram_io import panels, styles
+from pagegram_io.panels import Curve, DeviceCurve
+from pagegram_io.records import AnyRecord, to_dict
+from pagegram_io.sizes import format_bytes, format_count
+from pagegram_io.styles import AXIS_IN, HEADING_IN, LINE_IN, CurveKey, Styles
+
+SUFFIXES = (".png", ".svg", ".pdf")
+DEVICE_COMMANDS = (
+    "pagegram-io nvme --depth 1,2,4,8,16,32,64,128,256 --json DEVICE > device.jsonl",
+    "pagegram-io figure4 --device-records device.jsonl",
+)
+FIRST_READS_SHARE = 0.2  # of the reads; above it a result says more about the stream's length than about the cache
+READS_BODY_IN = 3.4
+DEVICE_BODY_IN = 2.1
+NOTE_BODY_IN = 0.78
+CAPTION_CHARACTERS = 108
+
+SHARED_FIELDS = (
+    "stream_sha256", "tokens", "documents", "warm_tokens", "state", "seed", "page_bytes", "row_format", "placement",
+    "policy", "cache_unit",
+)  # fmt: skip
+UNSTATED_FIELDS = ("seed", "row_format", "placement")  # a page array of one's own has none of these
+CURVE_FIELDS = ("table_params_actual", "row_bytes", "pages", "file_bytes", "heads", "row_width", "dim", "orders")
+DEVICE_SHARED_FIELDS = (
+    "target", "engine", "direct", "mode", "jobs", "cache_bytes", "stream_sha256", "seed", "page_bytes", "row_format",
+)  # fmt: skip
+
+
+def draw_figure4(
+    records: Iterable[AnyRecord],
+    path: str | os.PathLike[str],
+    *,
+    device_records: Iterable[AnyRecord] = (),
+    force: bool = False,
+    title: str | None = None,
+) -> None:
+    """Draw (a) reads per token against cache size and, below it, (b) lookups per second against depth.
+
+    `records` are of kind "simulate", `device_records` of kind "nvme"; without these, (b) says how to measure it.
+    ValueError for no records, records that cannot be compared or a suffix other than .png, .svg and .pdf;
+    FileExistsError where the path exists, unless force.
+    """
+    target = _check_suffix(path)
+    rows, curves = _read_curves(records)
+    device_rows, device_curves = _read_device_curves(device_records)
+    caption = _wrap(_describe(rows, curves))
+    device_caption = _wrap(_describe_device(device_rows, device_curves)) if device_rows else []
+    top_in = HEADING_IN + (0.3 if title else 0.0)
+    device_top_in = top_in + READS_BODY_IN + AXIS_IN + LINE_IN * len(caption) + 0.5
+    if device_rows:
+        height_in = device_top_in + DEVICE_BODY_IN + AXIS_IN + LINE_IN * len(device_caption) + 0.1
+    else:
+        height_in = device_top_in + NOTE_BODY_IN + 0.1
+    heading = "(b)  Lookups per second, by reads in flight"
+    with styles.own_style():
+        figure = styles.new_figure(height_in)
+        looks = Styles([curve.key for curve in curves] + [curve.key for curve in device_curves])
+        if title:
+            styles.put_text(figure, 0.12, 0.22, title, size=styles.FONT_PT + 2, weight="bold")
+        _draw_reads(figure, rows, curves, looks, top_in, caption, "(a)  ", ())
+        if device_rows:
+            heading += "" if device_rows[0].get("direct") else ": page cache, not the device"
+            panels.draw_device_panel(
+                figure, device_curves, looks, top_in=device_top_in, body_in=DEVICE_BODY_IN, heading=heading,
+                caption=device_caption,
+            )  # fmt: skip
+        else:
+            panels.draw_note_panel(
+                figure, top_in=device_top_in, body_in=NOTE_BODY_IN, heading=heading,
+                note="Not measured: there are no device records. To measure, and to draw what was measured:",
+                commands=DEVICE_COMMANDS,
+            )  # fmt: skip
+        styles.save_figure(figure, target, force=force)
+
+
+def draw_curves(
+    records: Iterable[AnyRecord],
+    path: str | os.PathLike[str],
+    *,
+    marked_bytes: Sequence[int] = (),
+    force: bool = False,
+) -> None:
+    """Draw reads per token against cache size alone; `marked_bytes` are cache sizes to mark by a vertical line.
+
+    Errors as for `draw_figure4`.
+    """
+    target = _check_suffix(path)
+    rows, curves = _read_curves(records)
+    caption = _wrap(_describe(rows, curves))
+    with styles.own_style():
+        height_in = HEADING_IN + READS_BODY_IN + AXIS_IN + LINE_IN * len(caption) + 0.1
+        figure = styles.new_figure(height_in)
+        looks = Styles([curve.key for curve in curves])
+        _draw_reads(figure, rows, curves, looks, HEADING_IN, caption, "", marked_bytes)
+        styles.save_figure(figure, target, force=force)
+
+
+def _draw_reads(
+    figure: Any,
+    rows: Sequence[Mapping[str, Any]],
+    curves: Sequence[Curve],
+    looks: Styles,
+    top_in: float,
+    caption: Sequence[str],
+    letter: str,
+    marked_bytes: Sequence[int],
+) -> None:
+    unit = rows[0]["cache_unit"]
+    panels.draw_reads_panel(
+        figure, curves, looks, top_in=top_in, body_in=READS_BODY_IN, caption=caption, marked_bytes=marked_bytes,
+        heading=f"{letter}Flash reads per token, by size of the {unit} cache", cache_label=f"{unit} cache size",
+    )  # fmt: skip
+
+
+def _check_suffix(path: str | os.PathLike[str]) -> Path:
+    target = Path(path)
+    if target.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"{str(path)!r} is not the name of a figure: it must end in {', '.join(SUFFIXES)}")
+    return target
+
+
+def _read_curves(records: Iterable[AnyRecord]) -> tuple[list[dict[str, Any]], list[Curve]]:
+    rows = [to_dict(record) for record in records]
+    if not rows:
+        raise ValueError("there are no records to draw: give records of 'pagegram-io simulate --json'")
+    _refuse_kind(rows, "simulate")
+    rows = [row for row in rows if row["order"] is None and row["column"] is None]
+    if not rows:
+        raise ValueError("every record is split by order or column: a figure needs records of whole lookups")
+    _refuse_mix(rows, SHARED_FIELDS)
+    groups: dict[CurveKey, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["layout"], row["slots"], row["table_params"]), []).append(row)
+    return rows, [_read_curve(key, groups[key]) for key in sorted(groups, key=styles.curve_order)]
+
+
+def _read_curve(key: CurveKey, rows: Sequence[Mapping[str, Any]]) -> Curve:
+    _refuse_mix(rows, CURVE_FIELDS)
+    points: dict[int, Mapping[str, Any]] = {}
+    for row in rows:
+        if row["cache_unit"] == "page":
+            table_bytes, cache_bytes = row["pages"] * row["page_bytes"], row["cache_pages"] * row["page_bytes"]
+        else:
+            table_bytes, cache_bytes = row["file_bytes"], row["cache_bytes"] if row["cache_pages"] else 0
+        # A cache larger than the table does what a cache of the table's size does.
+        point = points.setdefault(min(cache_bytes, table_bytes), row)
+        _refuse_mix([point, row], ("misses", "compulsory_misses"))
+    uncached = points.pop(0)["reads_per_token"] if 0 in points else None
+    sizes = sorted(points)
+    shares = [points[size]["compulsory_share"] for size in sizes]
+    faint_from = next((index for index, share in enumerate(shares) if share > FIRST_READS_SHARE), len(sizes))
+    return Curve(key, uncached, tuple(sizes), tuple(points[size]["reads_per_token"] for size in sizes), faint_from)
+
+
+def _read_device_curves(records: Iterable[AnyRecord]) -> tuple[list[dict[str, Any]], list[DeviceCurve]]:
+    rows = [to_dict(record) for record in records]
+    if not rows:
+        return [], []
+    _refuse_kind(rows, "nvme")
+    rows = [row for row in rows if row.get("layout") not in (None, "uniform")]  # uniform reads are no lookups
+    if not rows:
+        raise ValueError("the device records hold uniform reads only: run 'pagegram-io nvme' without --uniform")
+    _refuse_mix(rows, DEVICE_SHARED_FIELDS)
+    if rows[0].get("mode", "throughput") != "throughput":
+        raise ValueError(f"device records of mode {rows[0]['mode']!r} have no place here: it takes 'throughput' only")
+    groups: dict[CurveKey, dict[int, list[dict[str, Any]]]] = {}
+    for row in rows:
+        depth, rate = row.get("depth"), row.get("lookups_per_second")
+        if type(depth) is not int or depth < 1 or not isinstance(rate, (int, float)) or rate <= 0:
+            raise ValueError(f"a device record has depth {depth!r}, lookups_per_second {rate!r}: both must be above 0")
+        key = (row["layout"], row.get("slots"), row.get("table_params"))
+        groups.setdefault(key, {}).setdefault(depth, []).append(row)
+    return rows, [_read_device_curve(key, groups[key]) for key in sorted(groups, key=styles.curve_order)]
+
+
+def _read_device_curve(key: CurveKey, by_depth: Mapping[int, Sequence[Mapping[str, Any]]]) -> DeviceCurve:
+    depths = sorted(by_depth)
+    rates = [[float(row["lookups_per_second"]) for row in by_depth[depth]] for depth in depths]
+    return DeviceCurve(
+        key=key,
+        depth=tuple(depths),
+        median=tuple(statistics.median(repeats) for repeats in rates),
+        low=tuple(min(repeats) for repeats in rates),
+        high=tuple(max(repeats) for repeats in rates),
+        cpu_limited=tuple(any(row.get("limited_by") == "cpu" for row in by_depth[depth]) for depth in depths),
+    )
+
+
+def _refuse_kind(rows: Sequence[Mapping[str, Any]], kind: str) -> None:
+    other = next((row["kind"] for row in rows if row["kind"] != kind), None)
+    if other is not None:
+        raise ValueError(f"a record of kind {other!r} cannot be drawn here: this panel takes {kind!r} records only")
+
+
+def _refuse_mix(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> None:
+    for name in names:
+        values = [row.get(name) for row in rows]
+        if name in UNSTATED_FIELDS:
+            values = [value for value in values if value is not None]
+        others = [value for value in values if value != values[0]]
+        if others:
+            raise ValueError(f"records with {name} {values[0]!r} and {others[0]!r} cannot be compared in one figure")
+
+
+def _describe(rows: Sequence[Mapping[str, Any]], curves: Sequence[Curve]) -> str:
+    """Say all that a reader needs to compare the panel with another one."""
+    row = rows[0]
+    stated = {name: next((r[name] for r in rows if r[name] is not None), None) for name in UNSTATED_FIELDS}
+    start = "cold" if row["state"] == "cold" else f"warmed by {row['warm_tokens']:,} tokens that are not counted"
+    sizes = {curve.key[2] for curve in curves if curve.key[2] is not None}
+    parts = [f"tables of {format_count(sizes.pop())} parameters"] if len(sizes) == 1 else []
+    parts += [f"{stated['row_format'].upper()} rows"] if stated["row_format"] else []
+    parts += [f"{stated['placement']} in pages of {row['page_bytes']:,} bytes" if stated["placement"] else
+              f"pages of {row['page_bytes']:,} bytes"]  # fmt: skip
+    parts += [f"seed {stated['seed']}"] if stated["seed"] is not None else []
+    text = (
+        f"Stream {_file_name(row['stream'])} (SHA-256 {row['stream_sha256'][:12]}…), {row['tokens']:,} tokens in "
+        f"{row['documents']:,} documents. {row['policy'].upper()} cache of {row['cache_unit']}s, {start}; "
+        f"{', '.join(parts)}."
+    )
+    if any(curve.x for curve in curves):
+        text += " No curve goes beyond the size of its table."
+    if any(curve.faint_from < len(curve.x) for curve in curves):
+        text += f" Faint: more than {FIRST_READS_SHARE:.0%} of the reads are first reads of a page."
+    return text
+
+
+def _describe_device(rows: Sequence[Mapping[str, Any]], curves: Sequence[DeviceCurve]) -> str:
+    row = rows[0]
+    cache_bytes = row.get("cache_bytes")
+    parts = [f"{_file_name(str(row.get('target', 'target not stated')))}, engine {row.get('engine', 'not stated')}"]
+    parts += ["O_DIRECT" if row.get("direct") else "without O_DIRECT, so that reads may come from the page cache"]
+    parts += [f"{format_bytes(cache_bytes)} of pages cached in front" if cache_bytes else "no cache in front"]
+    sizes = {curve.key[2] for curve in curves if curve.key[2] is not None}
+    parts += [f"tables of {format_count(sizes.pop())} parameters"] if len(sizes) == 1 else []
+    text = f"Target {'; '.join(parts)}."
+    if len(rows) > sum(len(curve.depth) for curve in curves):
+        text += " Points are medians of repeats, bars their range."
+    if any(limited for curve in curves for limited in curve.cpu_limited):
+        text += " Hollow: limited by the CPU, not by the device."
+    return text
+
+
+def _file_name(path: str) -> str:
+    name = path if path.startswith("/dev/") else path.rstrip("/").rpartition("/")[2]
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
+
+
+def _wrap(text: str) -> list[str]:
+    return textwrap.wrap(text, width=CAPTION_CHARACTERS, break_on_hyphens=False)

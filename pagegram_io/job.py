@@ -1,0 +1,277 @@
+"""Work as a value: a frozen, picklable ``Job``, done by ``run``, which depends on nothing else.
+
+``run_jobs`` does several over one stream on threads (C releases the GIL); a cluster can do the same with ``run``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pagegram_io import native
+from pagegram_io.layout import Layout
+from pagegram_io.policy import (
+    CurvePolicy, LruPolicy, Policy, Result, RowCachePolicy, RowSource, Tick, cache_sizes, drive, index_bytes,
+)  # fmt: skip
+from pagegram_io.records import SimulationRecord, provenance
+from pagegram_io.sizes import CacheSize
+from pagegram_io.tokens import Stream, read_stream
+from pagegram_io.trace import LayoutSource
+
+POLICIES = ("lru",)
+SPLITS = ("order", "column")
+
+
+class Interrupted(KeyboardInterrupt):
+    """Somebody asked a running simulation to stop; ``tokens_done`` says how far it got."""
+
+    def __init__(self, done: int, total: int) -> None:
+        super().__init__(f"stopped after {done:,} of {total:,} accesses")
+        self.done, self.total = done, total
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """Where a stream comes from and, once read, what it must be: jobs carry this rather than the tokens."""
+
+    path: str | None = None
+    dtype: str | None = None
+    eod: int | None = None
+    documents: str | None = None
+    vocabulary: int | None = None
+    limit: int | None = None
+    sha256: str | None = None
+
+    def read(self) -> Stream:
+        """The stream; ValueError when its digest is not the one the job was made for."""
+        stream = read_stream(
+            self.path, dtype=self.dtype, eod=self.eod, documents=self.documents, vocabulary=self.vocabulary, limit=self.limit
+        )
+        if self.sha256 is not None and stream.sha256 != self.sha256:
+            raise ValueError(f"{self.path}: the stream changed: sha256 {stream.sha256}, expected {self.sha256}")
+        return stream
+
+
+@dataclass(frozen=True)
+class Job:
+    """One layout over one stream, at some cache sizes or at all of them (``curve``)."""
+
+    stream: StreamSpec
+    layout: Layout
+    caches: tuple[CacheSize, ...] = ()
+    curve: bool = False
+    warm_tokens: int = 0
+    cache_unit: str = "page"
+    split: str | None = None
+    policy: str = "lru"
+    isa: str = "auto"
+    threads: int = 1
+
+
+def _classes(layout: Layout, split: str | None) -> tuple[np.ndarray, list[dict[str, int]]]:
+    """A class for each page column, and the record keys that name each class."""
+    if split == "order":
+        orders = layout.order_of_page_column()
+        names = sorted(set(orders.tolist()))
+        return np.array([names.index(n) for n in orders], np.uint32), [{"order": n} for n in names]
+    if split == "column":
+        groups = layout.group_of_page_column()
+        return groups, [{"order": g.order, "column": i} for i, g in enumerate(layout.groups)]
+    return np.zeros(len(layout.group_of_page_column()), np.uint32), [{}]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a job found: records, of the sizes asked for and of a curve's grid; misses at every size, uint64 [pages + 1]."""
+
+    records: list[SimulationRecord]
+    asked: frozenset[int]  # capacities asked for
+    misses_by_size: np.ndarray | None = None
+
+    @property
+    def asked_records(self) -> list[SimulationRecord]:
+        """The records of the sizes asked for, without those of the grid."""
+        return [record for record in self.records if record.cache_pages in self.asked]
+
+
+def run(job: Job, *, stream: Stream | None = None, tick: Tick | None = None) -> list[SimulationRecord]:
+    """Do a job. ``stream`` spares reading it again; ``tick`` is told of accesses done and may raise to stop."""
+    return run_outcome(job, stream=stream, tick=tick).records
+
+
+def run_outcome(job: Job, *, stream: Stream | None = None, tick: Tick | None = None) -> Outcome:
+    """As ``run``, with the whole curve beside the records."""
+    if job.policy not in POLICIES:
+        raise ValueError(f"policy {job.policy!r} is not known; choose {', '.join(POLICIES)}")
+    stream = stream if stream is not None else job.stream.read()
+    layout, sizes = job.layout, _sizes(job)
+    classes, class_names = _classes(layout, job.split)
+    capacities = [capacity for _, capacity, _ in sizes]
+    every = None
+    if job.cache_unit == "row":
+        results = [
+            drive(RowSource(layout, stream), RowCachePolicy(layout, capacity, classes), [capacity],
+                   warm_tokens=job.warm_tokens, dtype=np.uint64, tick=tick)
+            for capacity in capacities
+        ]  # fmt: skip
+    else:
+        work = _policy(job, layout.page_count, capacities, classes)
+        source = LayoutSource(layout, stream, isa=job.isa)
+        results = [drive(source, work, capacities, warm_tokens=job.warm_tokens, dtype=np.uint32, tick=tick)]
+        every = work.all_misses().sum(axis=1) if isinstance(work, CurvePolicy) else None
+    about = about_layout(layout) | about_stream(stream) | about_run(job.policy, job.cache_unit, job.isa, job.threads)
+    used = _bytes_used(layout, job.split)
+    unit_bytes = layout.page_bytes if job.cache_unit == "page" else layout.row_bytes
+    unit_count = layout.page_count if job.cache_unit == "page" else layout.row_count
+    memory = [capacity * unit_bytes + index_bytes(unit_count) if capacity else 0 for capacity in capacities]
+    cells = Cells(class_names, used, [size for size, _, _ in sizes], memory, job.warm_tokens)
+    asked = frozenset(capacities[i] for i in range(len(sizes)) if sizes[i][2])
+    return Outcome(make_records(results, cells, about), asked, every)
+
+
+def _policy(job: Job, page_count: int, capacities: list[int], classes: np.ndarray) -> Policy:
+    if job.curve:
+        return CurvePolicy(page_count, capacities, classes, job.isa)
+    return LruPolicy(page_count, capacities, classes)
+
+
+def _sizes(job: Job) -> list[tuple[int, int, bool]]:
+    """(bytes, capacity in units, asked for?) of each cache: those asked for, and the grid of a curve."""
+    layout, rows = job.layout, job.cache_unit == "row"
+    unit_bytes, unit_count = (layout.row_bytes, layout.row_count) if rows else (layout.page_bytes, layout.page_count)
+    if rows and job.curve:
+        raise ValueError("a row cache is simulated one size at a time; give --cache sizes instead of --curve")
+    return cache_sizes(job.caches, unit_bytes, unit_count, curve=job.curve)
+
+
+def _bytes_used(layout: Layout, split: str | None) -> list[int]:
+    """Bytes of rows that a lookup needs, for each class."""
+    by_group = [len(g.columns) * sum(r.row_bytes for r in g.regions) for g in layout.groups]
+    if split == "column":
+        return by_group
+    if split == "order":
+        orders = sorted({g.order for g in layout.groups})
+        return [sum(b for b, g in zip(by_group, layout.groups, strict=True) if g.order == n) for n in orders]
+    return [sum(by_group)]
+
+
+def about_layout(layout: Layout) -> dict[str, Any]:
+    return {
+        "layout": layout.name, "slots": layout.slots, "table_params": layout.table_params,
+        "table_params_actual": layout.table_params_actual, "row_format": layout.row_format, "row_bytes": layout.row_bytes,
+        "page_bytes": layout.page_bytes, "pages": layout.page_count, "file_bytes": layout.file_bytes,
+        "placement": "packed" if layout.packed else "aligned", "seed": layout.seed, "heads": layout.heads,
+        "row_width": layout.row_width, "dim": layout.dim, "orders": ",".join(map(str, layout.orders)),
+    }  # fmt: skip
+
+
+def about_stream(stream: Stream) -> dict[str, Any]:
+    return {"stream": stream.name, "stream_sha256": stream.sha256, "documents": len(stream.document_starts)}
+
+
+def about_run(policy: str, cache_unit: str, isa: str, threads: int) -> dict[str, Any]:
+    used = native.isa_best() if isa == "auto" else isa
+    return {"policy": policy, "cache_unit": cache_unit, "isa": used, "threads": threads}
+
+
+@dataclass(frozen=True)
+class Cells:
+    """What names the cells of a result: classes, and the caches in the order of the results' sizes."""
+
+    class_names: list[dict[str, int]]
+    bytes_used: list[int] | None
+    cache_bytes: list[int]
+    memory_bytes: list[int]
+    warm_tokens: int
+
+
+def make_records(results: list[Result], cells: Cells, about: dict[str, Any]) -> list[SimulationRecord]:
+    """A record for each cache size and class; sums over classes are left to readers, so that splits stay exact."""
+    records, stamp = [], provenance()
+    flat = [(result, k) for result in results for k in range(len(result.sizes))]
+    for (result, k), cache_bytes, memory_bytes in zip(flat, cells.cache_bytes, cells.memory_bytes, strict=True):
+        for c, names in enumerate(cells.class_names):
+            accesses, compulsory = int(result.total.accesses[c]), int(result.total.compulsory[c])
+            misses, second = int(result.total.misses[k][c]), int(result.second_half.misses[k][c])
+            read = misses * about["page_bytes"] / result.tokens
+            used = cells.bytes_used[c] if cells.bytes_used else None
+            fields = {
+                "cache_bytes": cache_bytes, "cache_pages": result.sizes[k], "memory_bytes": memory_bytes,
+                "tokens": result.tokens, "warm_tokens": cells.warm_tokens, "state": "warm" if cells.warm_tokens else "cold",
+                "accesses": accesses, "misses": misses, "misses_second_half": second, "compulsory_misses": compulsory,
+                "reads_per_token": misses / result.tokens,
+                "reads_per_token_second_half": second / (result.tokens - result.tokens // 2),
+                "reads_per_token_without_compulsory": (misses - compulsory) / result.tokens,
+                "hit_rate": 1 - misses / accesses if accesses else 0.0,
+                "bytes_read_per_token": read, "bytes_used_per_token": used,
+                "read_amplification": read / used if used else None,
+                "compulsory_share": compulsory / misses if misses else 0.0,
+                "cache_full_at_token": result.full_at_token[k], "seconds": result.seconds,
+            }  # fmt: skip
+            records.append(SimulationRecord(**(about | stamp | names | fields)))
+    return records
+
+
+def default_threads() -> int:
+    """CPUs that this process may use, not those of the host."""
+    return len(os.sched_getaffinity(0))
+
+
+class _Progress:
+    """Counts accesses over all threads; raises in each of them once somebody asked to stop."""
+
+    def __init__(self, total: int, report: Tick | None) -> None:
+        self.done, self.total, self.report = 0, total, report
+        self.lock, self.stopped = threading.Lock(), threading.Event()
+
+    def tick(self, accesses: int) -> None:
+        if self.stopped.is_set():
+            raise Interrupted(self.done, self.total)
+        with self.lock:
+            self.done += accesses
+            if self.report:
+                self.report(accesses)
+
+
+def job_accesses(job: Job, tokens: int) -> int:
+    """Places that a job's progress counts up to."""
+    if job.cache_unit == "row":
+        return job.layout.column_count * tokens * len(job.caches)
+    return len(job.layout.group_of_page_column()) * tokens
+
+
+def run_jobs(
+    jobs: Sequence[Job], *, stream: Stream, threads: int | None = None, report: Tick | None = None
+) -> list[Outcome]:
+    """Do jobs over one stream on threads, the longest first; outcomes in the jobs' order.
+
+    Raises the first job's exception, or Interrupted (a KeyboardInterrupt) within a batch of Ctrl-C.
+    """
+    workers = threads or default_threads()
+    costs = [job_accesses(job, len(stream.ids)) for job in jobs]
+    progress = _Progress(sum(costs), report)
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        futures: dict[int, Future[Outcome]] = {}
+        try:
+            for i in sorted(range(len(jobs)), key=lambda i: -costs[i]):
+                job = replace(jobs[i], threads=workers)
+                futures[i] = pool.submit(run_outcome, job, stream=stream, tick=progress.tick)
+            waiting = set(futures.values())
+            while waiting:
+                done, waiting = wait(waiting, timeout=0.1, return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+        except BaseException as error:
+            progress.stopped.set()
+            for future in futures.values():
+                future.cancel()
+            if isinstance(error, KeyboardInterrupt):
+                raise Interrupted(progress.done, progress.total) from None
+            raise
+        return [futures[i].result() for i in range(len(jobs))]

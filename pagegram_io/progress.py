@@ -1,0 +1,40 @@
+"""A progress bar with an ETA on stderr, for work longer than two seconds, only where a person watches."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+QUIET_SECONDS = 2.0
+
+
+@contextlib.contextmanager
+def progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Gives a function to be told of steps done; calls must not overlap. Shows nothing off a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda steps: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(),
+        console=Console(stderr=True), transient=True,
+    )  # fmt: skip
+    task = bar.add_task(description, total=total)
+    started, shown = time.monotonic(), False
+
+    def advance(steps: int) -> None:
+        nonlocal shown
+        bar.advance(task, steps)
+        if not shown and time.monotonic() - started > QUIET_SECONDS:
+            shown = True
+            bar.start()
+
+    try:
+        yield advance
+    finally:
+        if shown:
+            bar.stop()

@@ -1,0 +1,116 @@
+"""Stream x layouts x caches -> records: the notebook's face of the simulator."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pagegram_io.job import Cells, Job, Outcome, StreamSpec, about_run, about_stream, make_records, run_jobs
+from pagegram_io.layout import LAYOUT_NAMES, Shape, build
+from pagegram_io.policy import CurvePolicy, LruPolicy, Policy, Tick, cache_sizes, drive, index_bytes
+from pagegram_io.records import SimulationRecord
+from pagegram_io.sizes import parse_cache, parse_count
+from pagegram_io.tokens import Stream, read_stream
+from pagegram_io.trace import ArraySource
+
+
+def simulate(
+    *,
+    table: str | int | Sequence[str | int] = "20B",
+    cache: str | Sequence[str] = "1GiB",
+    layouts: Sequence[str] = LAYOUT_NAMES,
+    slots: Sequence[int] = (4, 15),
+    shape: Shape | None = None,
+    tokens: str | Stream | None = None,
+    limit: int | None = None,
+    curve: bool = False,
+    warm_tokens: int = 0,
+    cache_unit: str = "page",
+    by: str | None = None,
+    threads: int | None = None,
+) -> list[SimulationRecord]:
+    """Reads per token of each layout at each cache size, as the ``simulate`` command prints them.
+
+    ``tokens`` is a Stream, a file, or None for the shipped stream. With ``curve`` there is a record for each size of
+    a logarithmic grid as well. Raises ValueError, FormatError or OSError with one sentence.
+    """
+    tables = [table] if isinstance(table, (str, int)) else list(table)
+    caches = tuple(parse_cache(c) for c in (cache.split(",") if isinstance(cache, str) else cache))
+    stream = tokens if isinstance(tokens, Stream) else read_stream(tokens, limit=limit)
+    jobs = [
+        Job(StreamSpec(sha256=stream.sha256), layout, caches, curve, warm_tokens, cache_unit, by)
+        for size in tables
+        for layout in build(layouts, parse_count(size) if isinstance(size, str) else size, slots=slots, shape=shape)
+    ]
+    return [record for outcome in run_jobs(jobs, stream=stream, threads=threads) for record in outcome.records]
+
+
+def curve(
+    pages: np.ndarray,
+    *,
+    name: str = "pages",
+    stream: Stream | None = None,
+    cache: str | Sequence[str] = (),
+    every_size: bool = True,
+    table_params: int | None = None,
+    page_bytes: int = 4096,
+    page_count: int | None = None,
+    about: Mapping[str, Any] | None = None,
+    warm_tokens: int = 0,
+    tick: Tick | None = None,
+) -> list[SimulationRecord]:
+    """The miss curve of any array of pages, integers [tokens, columns] (unused places 0xFFFFFFFF) or [accesses].
+
+    Give the ``stream`` that the pages were made from and ``table_params``, and the records can be drawn beside ours;
+    ``about`` sets further record fields (seed, row_format, ...). ``page_count`` is the size of the whole table, by
+    default what the pages show. Raises ValueError for a wrong dtype, shape or size.
+    """
+    return curve_outcome(
+        pages, name=name, stream=stream, cache=cache, every_size=every_size, table_params=table_params, page_bytes=page_bytes,
+        page_count=page_count, about=about, warm_tokens=warm_tokens, tick=tick,
+    ).records  # fmt: skip
+
+
+def curve_outcome(
+    pages: np.ndarray,
+    *,
+    name: str,
+    stream: Stream | None,
+    cache: str | Sequence[str],
+    every_size: bool,
+    table_params: int | None,
+    page_bytes: int,
+    page_count: int | None,
+    about: Mapping[str, Any] | None,
+    warm_tokens: int,
+    tick: Tick | None,
+    bytes_used: int | None = None,
+) -> Outcome:
+    """As ``curve``, with misses at every size beside the records."""
+    source = ArraySource(pages, page_count=page_count)
+    if stream is not None and len(stream.ids) != source.token_count:
+        raise ValueError(f"the pages are of {source.token_count} tokens, the stream of {len(stream.ids)}")
+    texts = cache.split(",") if isinstance(cache, str) else cache
+    table_pages = source.table_page_count
+    sizes = cache_sizes([parse_cache(c) for c in texts], page_bytes, table_pages, curve=every_size)
+    capacities = [capacity for _, capacity, _ in sizes]
+    classes = np.zeros(source.page_columns, np.uint32)
+    work: Policy = CurvePolicy(source.page_count, capacities, classes, "auto") if every_size else LruPolicy(source.page_count, capacities, classes)
+    result = drive(source, work, capacities, warm_tokens=warm_tokens, dtype=np.uint32, tick=tick)
+    digest = None if stream is not None else hashlib.sha256(np.ascontiguousarray(pages).tobytes()).hexdigest()
+    fields: dict[str, Any] = {
+        "layout": name, "slots": None, "table_params": table_params, "table_params_actual": table_params,
+        "row_format": "nf4", "row_bytes": None, "page_bytes": page_bytes, "pages": table_pages,
+        "file_bytes": table_pages * page_bytes, "placement": "aligned", "seed": 0, "heads": None, "row_width": None,
+        "dim": None, "orders": None,
+    }  # fmt: skip
+    fields |= about_stream(stream) if stream is not None else {"stream": name, "stream_sha256": digest, "documents": 1}
+    fields |= about_run("lru", "page", "auto", 1) | dict(about or {})
+    memory = [capacity * page_bytes + index_bytes(table_pages) if capacity else 0 for capacity in capacities]
+    cells = Cells([{}], [bytes_used] if bytes_used else None, [size for size, _, _ in sizes], memory, warm_tokens)
+    every = work.all_misses().sum(axis=1) if isinstance(work, CurvePolicy) else None
+    asked = frozenset(capacity for _, capacity, wanted in sizes if wanted)
+    return Outcome(make_records([result], cells, fields), asked, every)
