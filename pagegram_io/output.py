@@ -24,7 +24,8 @@ def new_path(path: str | os.PathLike[str], *, force: bool = False) -> Iterator[P
     given = os.fspath(path)
     refuse_existing(given, force)
     final = Path(os.path.realpath(given))  # a link stays a link to the new content
-    temporary = final.with_name(f".{final.stem[:STEM_CHARACTERS_MAX]}.{secrets.token_hex(6)}{final.suffix}")
+    stem = final.stem[:STEM_CHARACTERS_MAX].replace(".", "-")  # no dot there that could begin another suffix
+    temporary = final.with_name(f".{stem}-{secrets.token_hex(6)}{final.suffix}")
     try:
         # Not tempfile: its files are private (0600), and here the umask decides as for any other file.
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666))

@@ -62,8 +62,10 @@ def draw_reads_panel(
         _draw_curve(axes, curve, styles.line(curve.key), start, stop)
     for mark in marked_bytes:
         axes.axvline(mark, color=INK, linewidth=0.6, linestyle=(0, (2, 2)), zorder=1.5)
-        place: dict[str, Any] = {"xytext": (-3, 4), "textcoords": "offset points", "xycoords": axes.get_xaxis_transform()}
-        axes.annotate(format_bytes(mark), (mark, 0), rotation=90, ha="right", va="bottom", bbox=BOX, **place)
+        axes.annotate(
+            format_bytes(mark), (mark, 0), xycoords=axes.get_xaxis_transform(), xytext=(-3, 4),
+            textcoords="offset points", rotation=90, ha="right", va="bottom", bbox=BOX,
+        )  # fmt: skip
     ends = [(c.key, c.x[-1], c.y[-1]) if c.x else (c.key, stop, c.uncached or 0.0) for c in curves]
     _label_curves(axes, ends, styles)
     axes.set_xlabel(cache_label)

@@ -269,14 +269,17 @@ def write_csv(records: Iterable[AnyRecord], target: str | os.PathLike[str] | Tex
 
 
 def _write_csv_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], stream: TextIO) -> None:
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(columns)
+    stream.write(",".join(_to_cell(name) for name in columns) + "\n")
     for row in rows:
-        writer.writerow([_to_cell(row.get(name)) for name in columns])
+        stream.write(",".join(_to_cell(row.get(name)) for name in columns) + "\n")
 
 
-def _to_cell(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, (bool, list)) else value
+def _to_cell(value: Any) -> str:
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else json.dumps(value)
+    # csv.writer leaves a lone carriage return unquoted where lines end in "\n", and csv.reader then ends the row at it.
+    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\r\n') else text
 
 
 def read_records(path: str | os.PathLike[str]) -> list[dict[str, Any]]:

@@ -65,13 +65,13 @@ class Styles:
 
     def dashes(self, params: int | None) -> dict[str, Any]:
         rank = self.sizes.index(params) if params is not None else 0
-        return {"linestyle": DASHES[rank % len(DASHES)], "linewidth": max(1.4 - 0.2 * rank, 0.9)}
+        return {"linestyle": DASHES[rank % len(DASHES)], "linewidth": max(1.3 - 0.15 * rank, 0.9)}
 
     def line(self, key: CurveKey) -> dict[str, Any]:
         """Layouts drawn first get wider lines, so that all the colours show where curves lie on one another."""
         style = self.dashes(key[2])
         later = len(self._colours) - 1 - list(self._colours).index((key[0], key[1]))
-        return {**style, "linewidth": style["linewidth"] + 0.5 * min(later, 4), "color": self.colour(key)}
+        return {**style, "linewidth": style["linewidth"] + 0.4 * min(later, 4), "color": self.colour(key)}
 
     def name(self, key: CurveKey) -> str:
         """The layout's name, with the table size where the figure holds several."""

@@ -1,0 +1,93 @@
+"""``pagegram-io collisions``: which n-grams share rows, theory beside measurement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pagegram_io.commands.options import (
+    COUNTS, NAMES, WHOLES, force_option, print_records, record_options, refuse_outputs, shape_of, shape_options,
+    stream_of, stream_options,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from pagegram_io.records import CollisionRecord
+
+EPILOG = """
+Examples:
+
+\b
+  pagegram-io collisions
+  pagegram-io collisions --table 20B --slots 4,15 --limit 5M --json
+"""
+
+
+@click.command("collisions", epilog=EPILOG)
+@click.option("--table", "tables", type=COUNTS, default="200M", show_default=True, metavar="LIST", help="Table sizes in parameters. [e.g. 200M,20B]")
+@click.option("--layout", "layouts", type=NAMES, default="flat,engram,pagegram", show_default=True, metavar="LIST", help="Which layouts. [e.g. engram,pagegram]")
+@click.option("--slots", type=WHOLES, default="1,4,8,15,60", show_default=True, metavar="LIST", help="Slots S a head chooses from, for pagegram. [e.g. 4,15]")
+@stream_options
+@shape_options
+@record_options
+@force_option
+def command(**values: Any) -> None:
+    """Which n-grams share rows, from the real n-grams of a stream (the paper's Table 3), theory beside measurement.
+
+    Extra heads: of two n-grams that share a row of head 0, how many other heads they share too.
+    """
+    from pagegram_io.collisions import distinct_ngrams, measure
+    from pagegram_io.layout import build
+    from pagegram_io.progress import progress
+    from pagegram_io.records import write_csv
+
+    refuse_outputs(values["csv_path"], force=values["force"])
+    shape = shape_of(values)
+    layouts = [x for size in values["tables"] for x in build(values["layouts"], size, slots=values["slots"], shape=shape)]
+    stream = stream_of(values)
+    records: list[CollisionRecord] = []
+    with progress("measuring collisions", len(layouts) * len(shape.orders)) as advance:
+        for order in shape.orders:
+            ngrams = distinct_ngrams(stream, order)
+            for layout in layouts:
+                records.append(measure(layout, ngrams, stream))
+                advance(1)
+    if values["csv_path"]:
+        write_csv(records, values["csv_path"], force=values["force"])
+    if values["as_json"]:
+        print_records(records)
+    else:
+        _print_table(records)
+
+
+def _beside(measured: float | None, expected: float | None) -> str:
+    """``measured / theory``, with digits that suit the size of either."""
+    if measured is None or expected is None:
+        return "-"
+    return f"{measured:.4g} / {expected:.4g}"
+
+
+def _print_table(records: list[CollisionRecord]) -> None:
+    import sys
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from pagegram_io.sizes import format_count
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    names = ("layout", "table", "order", "n-grams", "var/mean", "foreign share", "pairs", "other head: seen / theory", "extra heads: seen / theory", "neighbours: seen / theory")
+    for i, name in enumerate(names):
+        table.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
+    for r in records:
+        table.add_row(
+            r.layout if r.slots is None else f"{r.layout} S={r.slots}", format_count(r.table_params), str(r.order),
+            f"{r.distinct_ngrams:,}", f"{r.variance_to_mean:.4f}", f"{100 * (r.foreign_share or 0):.2f} %", f"{r.pairs:,}" if r.pairs else "-",
+            _beside(r.other_head_share, r.other_head_share_theory), _beside(r.extra_heads, r.extra_heads_theory),
+            _beside(r.neighbour_ratio, r.neighbour_ratio_theory),
+        )  # fmt: skip
+    first = records[0]
+    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 240)
+    console.print(f"{first.stream}: {first.tokens:,} tokens; seed {first.seed}")
+    console.print(table)
+    console.print("Foreign share: of all hits on a lookup's row, those by other n-grams. Neighbours: n-grams that share a row, relative to engram.")
