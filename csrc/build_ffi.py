@@ -1,6 +1,6 @@
 """Write the C source of the cffi module from the marked part of pgio.h, so that there is one set of declarations.
 
-    python build_ffi.py pgio.h _pgio.c
+python build_ffi.py pgio.h _pgio.c
 """
 
 from __future__ import annotations

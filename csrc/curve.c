@@ -10,9 +10,9 @@
 
 #include "curve.h"
 
-#define BLOCK 16384                         /* places compacted at a time */
+#define BLOCK             16384               /* places compacted at a time */
 #define POSITIONS_AT_MOST ((uint64_t)1 << 31) /* the kernels compare positions as signed */
-#define FOLD_AFTER ((uint64_t)1 << 31)      /* accesses that a 32-bit counter surely holds */
+#define FOLD_AFTER        ((uint64_t)1 << 31) /* accesses that a 32-bit counter surely holds */
 
 #include "curve_portable.h"
 #if PGIO_X86
@@ -45,8 +45,9 @@ static bool allocate(pgio_curve *curve)
     curve->class_of_column = malloc(curve->column_count * sizeof *curve->class_of_column);
     curve->block_pages = malloc(BLOCK * 3 * sizeof *curve->block_pages);
     curve->first_tokens = pgio_zeroed(curve->positions.page_count * sizeof *curve->first_tokens);
-    return curve->first_tokens && curve->within && curve->blocks && curve->level14 && curve->level19 && curve->level23 && curve->recent &&
-           curve->total && curve->accesses && curve->class_of_column && curve->block_pages;
+    return curve->first_tokens && curve->within && curve->blocks && curve->level14 && curve->level19 &&
+           curve->level23 && curve->recent && curve->total && curve->accesses && curve->class_of_column &&
+           curve->block_pages;
 }
 
 int pgio_curve_new(pgio_curve **out, uint64_t page_count, const uint32_t *class_of_column, uint32_t column_count,
@@ -158,8 +159,10 @@ static void run_block(pgio_curve *curve, const uint32_t *pages, uint64_t first_p
     }
     uint64_t tokens = curve->tokens;
     curve->tokens += first_place / curve->column_count;
-    const curve_run all = {.pages = curve->block_pages, .places = curve->block_places,
-                           .classes = curve->class_count > 1 ? curve->block_classes : NULL, .count = kept};
+    const curve_run all = {.pages = curve->block_pages,
+                           .places = curve->block_places,
+                           .classes = curve->class_count > 1 ? curve->block_classes : NULL,
+                           .count = kept};
     run(curve, &all);
     curve->tokens = tokens;
 }
@@ -175,7 +178,8 @@ int64_t pgio_curve_access(pgio_curve *curve, const uint32_t *pages, uint64_t tok
         if (curve->positions.limit - curve->positions.next < BLOCK + CURVE_BATCH) {
             renumber(curve);
             if (curve->positions.limit - curve->positions.next < BLOCK + CURVE_BATCH)
-                return pgio_fail(error, EOVERFLOW, "2 billion pages are in use at once; that is more than can be told apart");
+                return pgio_fail(error, EOVERFLOW,
+                                 "2 billion pages are in use at once; that is more than can be told apart");
         }
         uint64_t n = dense ? curve->positions.limit - curve->positions.next - CURVE_BATCH : BLOCK;
         n = count - done < n ? count - done : n;

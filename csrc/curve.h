@@ -8,12 +8,12 @@
  * in blocks of 512 (2^9), 32 blocks in a 2^14, 32 of those in a 2^19, 16 of those in a 2^23. */
 struct pgio_curve {
     pgio_positions positions;
-    uint16_t *within;   /* [word] live positions before it in its block; not kept for AVX-512 */
-    uint16_t *blocks;   /* [position >> 9] live positions there; so on below */
+    uint16_t *within; /* [word] live positions before it in its block; not kept for AVX-512 */
+    uint16_t *blocks; /* [position >> 9] live positions there; so on below */
     uint16_t *level14;
     uint32_t *level19;
     uint32_t *level23;
-    uint32_t *recent;   /* [class, distance] accesses since the last fold into `total` */
+    uint32_t *recent; /* [class, distance] accesses since the last fold into `total` */
     uint64_t *total;
     uint64_t *first_tokens; /* the token that first touched the k-th distinct page */
     uint64_t live_count, histogram_length, unfolded, tokens;
@@ -22,7 +22,7 @@ struct pgio_curve {
     uint32_t column_count, class_count, isa;
 };
 
-#define CURVE_BATCH 64      /* accesses measured against one frozen state: a word of the bitmap */
+#define CURVE_BATCH      64 /* accesses measured against one frozen state: a word of the bitmap */
 #define CURVE_LAST_AHEAD 64
 
 /* Accesses without unused places, and what is known of each: its place in the caller's matrix (places, or

@@ -22,7 +22,8 @@ TARGET_AVX2 static inline __m256i sum16_avx2(const uint16_t *counts, uint32_t be
     const __m256i low = _mm256_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m256i ones = _mm256_set1_epi16(1);
     __m256i limit = _mm256_set1_epi16((short)before);
-    __m256i a = _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)counts), _mm256_cmpgt_epi16(limit, low));
+    __m256i a =
+        _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)counts), _mm256_cmpgt_epi16(limit, low));
     __m256i b = _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)(counts + 16)),
                                  _mm256_cmpgt_epi16(limit, _mm256_add_epi16(low, _mm256_set1_epi16(16))));
     return _mm256_add_epi32(_mm256_madd_epi16(a, ones), _mm256_madd_epi16(b, ones));
@@ -52,13 +53,13 @@ TARGET_AVX2 static inline uint32_t rank_avx2(const pgio_curve *curve, uint32_t p
     return (uint32_t)_mm_cvtsi128_si32(half) + curve->within[position >> 6] + (uint32_t)__builtin_popcountll(below);
 }
 
-#define KERNEL(name) name##_avx2_copy
-#define TARGET TARGET_AVX2
-#define OLDS olds_avx2
-#define LOAD_OLDS(into, olds) memcpy(&(into), olds, sizeof(into))
+#define KERNEL(name)                name##_avx2_copy
+#define TARGET                      TARGET_AVX2
+#define OLDS                        olds_avx2
+#define LOAD_OLDS(into, olds)       memcpy(&(into), olds, sizeof(into))
 #define OLDER(loaded, olds, old, j) older_avx2(&(loaded), old, j)
-#define RANK(curve, position) rank_avx2(curve, position)
-#define REMOVE(curve, position) remove_portable(curve, position)
-#define ADD(curve, position, live) (add_within(curve, position, live), add_counts(curve, position, live))
+#define RANK(curve, position)       rank_avx2(curve, position)
+#define REMOVE(curve, position)     remove_portable(curve, position)
+#define ADD(curve, position, live)  (add_within(curve, position, live), add_counts(curve, position, live))
 #define PREFETCH_WITHIN(curve, old) __builtin_prefetch(&(curve)->within[(old) >> 6], 1)
 #include "curve_kernel.h"

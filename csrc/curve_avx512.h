@@ -42,13 +42,13 @@ TARGET_AVX512 static inline uint32_t rank_avx512(const pgio_curve *curve, uint32
     return (uint32_t)_mm512_reduce_add_epi32(sum);
 }
 
-#define KERNEL(name) name##_avx512_copy
-#define TARGET TARGET_AVX512
-#define OLDS olds_avx512
-#define LOAD_OLDS(into, olds) memcpy(&(into), olds, sizeof(into))
+#define KERNEL(name)                name##_avx512_copy
+#define TARGET                      TARGET_AVX512
+#define OLDS                        olds_avx512
+#define LOAD_OLDS(into, olds)       memcpy(&(into), olds, sizeof(into))
 #define OLDER(loaded, olds, old, j) older_avx512(&(loaded), old, j)
-#define RANK(curve, position) rank_avx512(curve, position)
-#define REMOVE(curve, position) clear_live(curve, position)
-#define ADD(curve, position, live) add_counts(curve, position, live)
+#define RANK(curve, position)       rank_avx512(curve, position)
+#define REMOVE(curve, position)     clear_live(curve, position)
+#define ADD(curve, position, live)  add_counts(curve, position, live)
 #define PREFETCH_WITHIN(curve, old) ((void)0)
 #include "curve_kernel.h"

@@ -100,11 +100,11 @@ static inline uint32_t older_portable(const uint32_t *olds, uint32_t old, uint32
 
 #define KERNEL(name) name##_portable_copy
 #define TARGET
-#define OLDS int
-#define LOAD_OLDS(into, olds) ((void)(into))
+#define OLDS                        int
+#define LOAD_OLDS(into, olds)       ((void)(into))
 #define OLDER(loaded, olds, old, j) older_portable(olds, old, j)
-#define RANK(curve, position) rank_portable(curve, position)
-#define REMOVE(curve, position) remove_portable(curve, position)
-#define ADD(curve, position, live) (add_within(curve, position, live), add_counts(curve, position, live))
+#define RANK(curve, position)       rank_portable(curve, position)
+#define REMOVE(curve, position)     remove_portable(curve, position)
+#define ADD(curve, position, live)  (add_within(curve, position, live), add_counts(curve, position, live))
 #define PREFETCH_WITHIN(curve, old) __builtin_prefetch(&(curve)->within[(old) >> 6], 1)
 #include "curve_kernel.h"

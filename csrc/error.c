@@ -28,9 +28,8 @@ uint32_t pgio_isa_best(void)
 {
 #if PGIO_X86
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512vpopcntdq"))
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vpopcntdq"))
         return PGIO_ISA_AVX512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("bmi"))
         return PGIO_ISA_AVX2;
@@ -44,8 +43,8 @@ int pgio_isa_resolve(uint32_t wanted, uint32_t *isa, pgio_error *error)
     if (wanted > PGIO_ISA_AVX512)
         return pgio_fail(error, EINVAL, "isa is %u; it is 0 (auto), 1 (portable), 2 (AVX2) or 3 (AVX-512)", wanted);
     if (wanted > best)
-        return pgio_fail(error, ENOTSUP, "this CPU lacks the instructions asked for (isa %u; its best is %u)",
-                         wanted, best);
+        return pgio_fail(error, ENOTSUP, "this CPU lacks the instructions asked for (isa %u; its best is %u)", wanted,
+                         best);
     *isa = wanted == PGIO_ISA_AUTO ? best : wanted;
     return 0;
 }

@@ -90,8 +90,8 @@ void pgio_document_advance(const pgio_tokens *tokens, pgio_document *document)
 #define BLOCK 256 /* positions hashed at a time: each array of a block fits in the first-level cache */
 
 /* seen[i] = x + 1 for the token `back` before position begin + i, 0 where its document starts later. */
-static void look_back(const pgio_tokens *tokens, uint64_t begin, uint64_t count, uint64_t back,
-                      pgio_document document, uint64_t *seen)
+static void look_back(const pgio_tokens *tokens, uint64_t begin, uint64_t count, uint64_t back, pgio_document document,
+                      uint64_t *seen)
 {
     for (uint64_t i = 0; i < count;) {
         while (begin + i >= document.end)

@@ -11,16 +11,16 @@
 
 #include "positions.h"
 
-#define BLOCK 16384     /* places compacted at a time where a matrix has unused ones */
-#define LAST_AHEAD 48   /* accesses between a prefetch and its use */
-#define BITMAP_AHEAD 16
+#define BLOCK             16384 /* places compacted at a time where a matrix has unused ones */
+#define LAST_AHEAD        48    /* accesses between a prefetch and its use */
+#define BITMAP_AHEAD      16
 #define POSITIONS_AT_MOST (((uint64_t)1 << 32) - 1024)
 
 typedef struct cache {
     uint64_t capacity;
-    uint64_t held;          /* pages in it; it never shrinks */
+    uint64_t held; /* pages in it; it never shrinks */
     uint64_t full_at_token;
-    uint32_t given;         /* its place in the caller's list */
+    uint32_t given; /* its place in the caller's list */
 } cache;
 
 struct pgio_lru {
@@ -71,8 +71,7 @@ int pgio_lru_new(pgio_lru **out, uint64_t page_count, const uint64_t *capacities
         if (capacities[k] == 0)
             continue;
         lru->tails[lru->cache_count] = 1;
-        lru->caches[lru->cache_count++] =
-            (cache){.capacity = capacities[k], .full_at_token = UINT64_MAX, .given = k};
+        lru->caches[lru->cache_count++] = (cache){.capacity = capacities[k], .full_at_token = UINT64_MAX, .given = k};
     }
     *out = lru;
     return 0;
@@ -200,7 +199,8 @@ int64_t pgio_lru_access(pgio_lru *lru, const uint32_t *pages, uint64_t token_cou
         if (lru->positions.limit - lru->positions.next < BLOCK) {
             pgio_positions_renumber(&lru->positions, lru->tails, lru->cache_count);
             if (lru->positions.limit - lru->positions.next < BLOCK)
-                return pgio_fail(error, EOVERFLOW, "4 billion pages are in use at once; that is more than can be told apart");
+                return pgio_fail(error, EOVERFLOW,
+                                 "4 billion pages are in use at once; that is more than can be told apart");
         }
         uint64_t n = dense ? lru->positions.limit - lru->positions.next : BLOCK;
         n = count - done < n ? count - done : n;

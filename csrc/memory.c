@@ -13,7 +13,8 @@ void *pgio_zeroed(uint64_t bytes)
 {
     if (bytes == 0 || bytes > SIZE_MAX - HUGE_BYTES)
         return NULL;
-    void *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory =
+        mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         return NULL;
     /* Only advice: a kernel without transparent huge pages runs the same, slower. */

@@ -27,10 +27,10 @@ extern "C" {
 
 /* cffi: begin (the Python module reads its declarations from here to the end mark) */
 
-#define PGIO_MAX_ORDER 8          /* longest n-gram */
-#define PGIO_MAX_COLUMNS 4096     /* rows a token */
-#define PGIO_MAX_CAPACITIES 64    /* cache sizes in one pass */
-#define PGIO_NO_PAGE 0xFFFFFFFF   /* an unused place in a matrix of pages */
+#define PGIO_MAX_ORDER      8          /* longest n-gram */
+#define PGIO_MAX_COLUMNS    4096       /* rows a token */
+#define PGIO_MAX_CAPACITIES 64         /* cache sizes in one pass */
+#define PGIO_NO_PAGE        0xFFFFFFFF /* an unused place in a matrix of pages */
 
 typedef struct pgio_error {
     char text[256];
@@ -47,12 +47,12 @@ uint32_t pgio_isa_best(void);
 
 /* A read-only view of a token stream. No n-gram reaches back past the start of its document. */
 typedef struct pgio_tokens {
-    const void *ids;                 /* [count], each id_bytes wide */
+    const void *ids; /* [count], each id_bytes wide */
     uint64_t count;
     const uint64_t *document_starts; /* ascending, the first is 0 */
     uint64_t document_count;
-    uint64_t vocabulary;             /* an id at or above it is refused */
-    uint32_t id_bytes;               /* 2 or 4 */
+    uint64_t vocabulary; /* an id at or above it is refused */
+    uint32_t id_bytes;   /* 2 or 4 */
 } pgio_tokens;
 
 enum { PGIO_ROLE_BUCKET = 1, PGIO_ROLE_ROW = 2, PGIO_ROLE_SIGN = 3 };
@@ -61,8 +61,8 @@ uint64_t pgio_mix(uint64_t z);
 uint64_t pgio_salt(uint64_t seed, uint64_t role, uint64_t order, uint64_t index);
 
 /* hashes[i] = g_order(begin + i) for begin <= position < end. Returns end - begin. */
-int64_t pgio_hash_ngrams(const pgio_tokens *tokens, uint64_t begin, uint64_t end, uint32_t order,
-                         uint64_t *hashes, pgio_error *error);
+int64_t pgio_hash_ngrams(const pgio_tokens *tokens, uint64_t begin, uint64_t end, uint32_t order, uint64_t *hashes,
+                         pgio_error *error);
 /* out[i] = mix(hashes[i] ^ salt): a bucket or row hash before its shift, or a word of signs. */
 void pgio_hash_finish(const uint64_t *hashes, uint64_t count, uint64_t salt, uint64_t *out);
 
@@ -78,7 +78,7 @@ typedef struct pgio_column {
     uint64_t modulus;
     uint64_t row_base;
     uint64_t row_stride;
-    uint32_t slot_count;             /* 1: there is no choice, and slot_salt is not used */
+    uint32_t slot_count; /* 1: there is no choice, and slot_salt is not used */
     uint32_t scheme;
     uint32_t bucket_order;
     uint32_t slot_order;
@@ -86,8 +86,7 @@ typedef struct pgio_column {
 
 typedef struct pgio_rows pgio_rows;
 
-int pgio_rows_new(pgio_rows **out, const pgio_column *columns, uint32_t column_count, uint32_t isa,
-                  pgio_error *error);
+int pgio_rows_new(pgio_rows **out, const pgio_column *columns, uint32_t column_count, uint32_t isa, pgio_error *error);
 void pgio_rows_free(pgio_rows *rows);
 /* rows_out: [end - begin, column_count]. Returns end - begin. The result for a position does not
  * depend on how the stream is cut into calls. */
@@ -123,7 +122,7 @@ typedef struct pgio_region {
 
 /* Columns that read one unit together: their rows all lie in one unit of unit_rows rows. */
 typedef struct pgio_group {
-    uint64_t row_base;               /* first row of the group */
+    uint64_t row_base; /* first row of the group */
     uint64_t unit_rows;
     uint32_t column_count;
     uint32_t region_count;
@@ -132,9 +131,8 @@ typedef struct pgio_group {
 typedef struct pgio_place pgio_place;
 
 /* columns and regions are taken group by group, in order. */
-int pgio_place_new(pgio_place **out, const pgio_group *groups, uint32_t group_count,
-                   const pgio_region *regions, uint32_t region_count, uint64_t page_bytes, uint32_t isa,
-                   pgio_error *error);
+int pgio_place_new(pgio_place **out, const pgio_group *groups, uint32_t group_count, const pgio_region *regions,
+                   uint32_t region_count, uint64_t page_bytes, uint32_t isa, pgio_error *error);
 void pgio_place_free(pgio_place *place);
 uint64_t pgio_place_page_count(const pgio_place *place);   /* pages from the first region to the last */
 uint64_t pgio_place_first_page(const pgio_place *place);   /* where page id 0 lies in the file */
@@ -146,8 +144,8 @@ uint32_t pgio_place_byte_columns(const pgio_place *place); /* a column for each 
 int64_t pgio_place_pages(const pgio_place *place, const uint64_t *rows, uint64_t token_count, uint32_t *pages,
                          pgio_error *error);
 /* offsets: [token_count, byte_columns], the file offset of each row in each region of its group. */
-int64_t pgio_place_bytes(const pgio_place *place, const uint64_t *rows, uint64_t token_count,
-                         uint64_t *offsets, pgio_error *error);
+int64_t pgio_place_bytes(const pgio_place *place, const uint64_t *rows, uint64_t token_count, uint64_t *offsets,
+                         pgio_error *error);
 /* group_of_column: [page_columns], the group that each column of `pages` belongs to. */
 void pgio_place_column_groups(const pgio_place *place, uint32_t *group_of_column);
 
@@ -156,10 +154,9 @@ void pgio_place_column_groups(const pgio_place *place, uint32_t *group_of_column
 typedef struct pgio_source pgio_source;
 
 /* Borrows the arrays behind `tokens`, which must outlive the source; copies everything else. */
-int pgio_source_new(pgio_source **out, const pgio_column *columns, uint32_t column_count,
-                    const pgio_group *groups, uint32_t group_count, const pgio_region *regions,
-                    uint32_t region_count, uint64_t page_bytes, const pgio_tokens *tokens, uint32_t isa,
-                    pgio_error *error);
+int pgio_source_new(pgio_source **out, const pgio_column *columns, uint32_t column_count, const pgio_group *groups,
+                    uint32_t group_count, const pgio_region *regions, uint32_t region_count, uint64_t page_bytes,
+                    const pgio_tokens *tokens, uint32_t isa, pgio_error *error);
 void pgio_source_free(pgio_source *source);
 uint32_t pgio_source_page_columns(const pgio_source *source);
 /* pages: [up to token_count, page_columns]. Returns the tokens emitted, 0 at the end. */
@@ -175,14 +172,12 @@ typedef struct pgio_lru pgio_lru;
 
 /* Exact LRU at several cache sizes in one pass, all cold. */
 int pgio_lru_new(pgio_lru **out, uint64_t page_count, const uint64_t *capacities, uint32_t capacity_count,
-                 const uint32_t *class_of_column, uint32_t column_count, uint32_t class_count,
-                 pgio_error *error);
+                 const uint32_t *class_of_column, uint32_t column_count, uint32_t class_count, pgio_error *error);
 void pgio_lru_free(pgio_lru *lru);
 /* pages: [token_count, column_count]. missed: [token_count, column_count] or NULL; set to 0 where the
  * first cache size hits and in unused places, 1 where it misses, 2 where it misses because the page was
  * never accessed before. Returns the accesses made. */
-int64_t pgio_lru_access(pgio_lru *lru, const uint32_t *pages, uint64_t token_count, uint8_t *missed,
-                        pgio_error *error);
+int64_t pgio_lru_access(pgio_lru *lru, const uint32_t *pages, uint64_t token_count, uint8_t *missed, pgio_error *error);
 /* accesses, compulsory: [class_count]; misses: [capacity_count, class_count]; full_at_token:
  * [capacity_count], the token that filled the cache, UINT64_MAX while it is not full. */
 void pgio_lru_counts(const pgio_lru *lru, uint64_t *accesses, uint64_t *compulsory, uint64_t *misses,

@@ -9,7 +9,7 @@
 
 #include "internal.h"
 
-#define LANES 8
+#define LANES      8
 #define WIDE_LIMIT ((uint64_t)1 << 51) /* rows below this divide exactly in a double, to one unit */
 
 typedef struct region {
@@ -59,17 +59,18 @@ static int check_region(const pgio_region *given, const pgio_group *in, uint32_t
         return pgio_fail(error, EINVAL, "region %u: units, unit bytes and row bytes are at least 1", index);
     uint64_t rows_bytes;
     if (pgio_multiply_overflows(in->unit_rows, given->row_bytes, &rows_bytes) || rows_bytes > given->unit_bytes)
-        return pgio_fail(error, EINVAL, "region %u: %" PRIu64 " rows of %" PRIu64 " bytes do not fit in a unit of %" PRIu64,
-                         index, in->unit_rows, given->row_bytes, given->unit_bytes);
+        return pgio_fail(error, EINVAL,
+                         "region %u: %" PRIu64 " rows of %" PRIu64 " bytes do not fit in a unit of %" PRIu64, index,
+                         in->unit_rows, given->row_bytes, given->unit_bytes);
     if (given->units_per_page == 0)
         return 0;
     if (given->base_byte % page_bytes)
-        return pgio_fail(error, EINVAL, "region %u: aligned units start at byte %" PRIu64 ", which is not on a page", index,
-                         given->base_byte);
+        return pgio_fail(error, EINVAL, "region %u: aligned units start at byte %" PRIu64 ", which is not on a page",
+                         index, given->base_byte);
     if (given->unit_bytes > page_bytes ? given->units_per_page != 1
                                        : given->units_per_page > page_bytes / given->unit_bytes)
-        return pgio_fail(error, EINVAL, "region %u: %u units of %" PRIu64 " bytes do not fit in a page of %" PRIu64, index,
-                         given->units_per_page, given->unit_bytes, page_bytes);
+        return pgio_fail(error, EINVAL, "region %u: %u units of %" PRIu64 " bytes do not fit in a page of %" PRIu64,
+                         index, given->units_per_page, given->unit_bytes, page_bytes);
     return 0;
 }
 
@@ -83,7 +84,8 @@ static int compile_region(region *to, const pgio_region *given, const pgio_group
     bool aligned = given->units_per_page > 0;
     uint64_t unit_pages = pages_at_least(given->unit_bytes, page_bytes);
     to->unit_stride_bytes = !aligned ? given->unit_bytes : to->whole ? page_bytes : unit_pages * page_bytes;
-    bool never_straddles = aligned || (page_bytes % given->unit_bytes == 0 && given->base_byte % given->unit_bytes == 0);
+    bool never_straddles =
+        aligned || (page_bytes % given->unit_bytes == 0 && given->base_byte % given->unit_bytes == 0);
     uint64_t widest = never_straddles ? unit_pages : pages_at_most(given->unit_bytes, page_bytes);
     uint64_t by_rows = in->column_count * pages_at_most(given->row_bytes, page_bytes);
     uint64_t width = !to->whole && by_rows < widest ? by_rows : widest;
@@ -110,19 +112,23 @@ static int compile_groups(pgio_place *place, const pgio_group *groups, const pgi
         const pgio_group *in = &groups[g];
         if (in->column_count < 1 || in->region_count < 1 || in->unit_rows < 1 || in->column_count > PGIO_MAX_COLUMNS ||
             in->region_count > region_count - next_region)
-            return pgio_fail(error, EINVAL, "group %u: %u columns, %u regions, %" PRIu64 " rows a unit", g, in->column_count,
-                             in->region_count, in->unit_rows);
+            return pgio_fail(error, EINVAL, "group %u: %u columns, %u regions, %" PRIu64 " rows a unit", g,
+                             in->column_count, in->region_count, in->unit_rows);
         group *to = &place->groups[g];
-        *to = (group){.row_base = in->row_base, .unit_rows = pgio_divisor_of(in->unit_rows),
-                      .column_count = in->column_count, .region_count = in->region_count,
-                      .first_region = next_region, .first_page_column = page_columns};
+        *to = (group){.row_base = in->row_base,
+                      .unit_rows = pgio_divisor_of(in->unit_rows),
+                      .column_count = in->column_count,
+                      .region_count = in->region_count,
+                      .first_region = next_region,
+                      .first_page_column = page_columns};
         for (uint32_t r = 0; r < in->region_count; r++, next_region++) {
             const pgio_region *given = &regions[next_region];
             int status = check_region(given, in, next_region, page_bytes, error);
             if (!status && given->unit_count != regions[to->first_region].unit_count)
                 status = pgio_fail(error, EINVAL, "group %u: its regions hold different numbers of units", g);
             if (!status)
-                status = compile_region(&place->regions[next_region], given, in, page_bytes, &first_byte, &end_byte, error);
+                status =
+                    compile_region(&place->regions[next_region], given, in, page_bytes, &first_byte, &end_byte, error);
             if (status)
                 return status;
             to->width += place->regions[next_region].width;
@@ -148,7 +154,9 @@ static int compile_groups(pgio_place *place, const pgio_group *groups, const pgi
     if (place->page_count >= PGIO_NO_PAGE)
         return pgio_fail(error, EOVERFLOW, "%" PRIu64 " pages; page ids are 32 bits wide, so at most 4294967294",
                          place->page_count);
-    return next_region == region_count ? 0 : pgio_fail(error, EINVAL, "%u regions, but the groups use %u", region_count, next_region);
+    return next_region == region_count
+               ? 0
+               : pgio_fail(error, EINVAL, "%u regions, but the groups use %u", region_count, next_region);
 }
 
 static void compile_lanes(pgio_place *place)
@@ -174,9 +182,12 @@ int pgio_place_new(pgio_place **out, const pgio_group *groups, uint32_t group_co
 {
     *out = NULL;
     if (page_bytes < 512 || page_bytes > (uint64_t)1 << 30 || page_bytes & (page_bytes - 1))
-        return pgio_fail(error, EINVAL, "a page of %" PRIu64 " bytes; it is a power of two from 512 to 2^30", page_bytes);
-    if (group_count < 1 || group_count > PGIO_MAX_COLUMNS || region_count < group_count || region_count > PGIO_MAX_COLUMNS)
-        return pgio_fail(error, EINVAL, "%u groups and %u regions; there is at least one group, with at least one region each",
+        return pgio_fail(error, EINVAL, "a page of %" PRIu64 " bytes; it is a power of two from 512 to 2^30",
+                         page_bytes);
+    if (group_count < 1 || group_count > PGIO_MAX_COLUMNS || region_count < group_count ||
+        region_count > PGIO_MAX_COLUMNS)
+        return pgio_fail(error, EINVAL,
+                         "%u groups and %u regions; there is at least one group, with at least one region each",
                          group_count, region_count);
     int status = pgio_isa_resolve(isa, &isa, error);
     if (status)
@@ -277,12 +288,13 @@ static uint32_t insert_page(uint32_t *pages, uint32_t count, uint32_t page)
 static int row_out_of_range(const pgio_place *place, uint64_t row, uint32_t g, pgio_error *error)
 {
     const group *of = &place->groups[g];
-    return pgio_fail(error, ERANGE, "row %" PRIu64 " is not in group %u, which holds rows %" PRIu64 " to %" PRIu64, row, g,
-                     of->row_base, of->row_base + of->row_count - 1);
+    return pgio_fail(error, ERANGE, "row %" PRIu64 " is not in group %u, which holds rows %" PRIu64 " to %" PRIu64, row,
+                     g, of->row_base, of->row_base + of->row_count - 1);
 }
 
 /* The pages of one token's rows in one group. Returns how many, or -errno. */
-static int64_t group_pages(const pgio_place *place, uint32_t g, const uint64_t *rows, uint32_t *pages, pgio_error *error)
+static int64_t group_pages(const pgio_place *place, uint32_t g, const uint64_t *rows, uint32_t *pages,
+                           pgio_error *error)
 {
     const group *of = &place->groups[g];
     uint64_t group_unit = UINT64_MAX;
@@ -296,8 +308,10 @@ static int64_t group_pages(const pgio_place *place, uint32_t g, const uint64_t *
         uint64_t unit = pgio_quotient(row, of->unit_rows);
         bool new_unit = group_unit == UINT64_MAX;
         if (!new_unit && unit != group_unit)
-            return pgio_fail(error, EINVAL, "group %u: one token's rows lie in units %" PRIu64 " and %" PRIu64
-                             "; columns of a group read one unit", g, group_unit, unit);
+            return pgio_fail(error, EINVAL,
+                             "group %u: one token's rows lie in units %" PRIu64 " and %" PRIu64
+                             "; columns of a group read one unit",
+                             g, group_unit, unit);
         group_unit = unit;
         for (uint32_t r = 0; r < of->region_count; r++) {
             const region *in = &place->regions[of->first_region + r];
@@ -365,8 +379,10 @@ pages_simple_avx512(const pgio_place *place, const uint64_t *rows, uint64_t toke
     for (uint32_t first = 0; first < stride; first += LANES) {
         const uint64_t *lane = place->lanes + first;
         __mmask8 mask = stride - first < LANES ? (__mmask8)((1u << (stride - first)) - 1) : 0xFF;
-        __m512i row_base = _mm512_loadu_si512(lane + ROW_BASE * n), row_count = _mm512_loadu_si512(lane + ROW_COUNT * n);
-        __m512i divisor = _mm512_loadu_si512(lane + ROWS_PER_PAGE * n), page_base = _mm512_loadu_si512(lane + PAGE_BASE * n);
+        __m512i row_base = _mm512_loadu_si512(lane + ROW_BASE * n),
+                row_count = _mm512_loadu_si512(lane + ROW_COUNT * n);
+        __m512i divisor = _mm512_loadu_si512(lane + ROWS_PER_PAGE * n),
+                page_base = _mm512_loadu_si512(lane + PAGE_BASE * n);
         __m512d inverse = _mm512_castsi512_pd(_mm512_loadu_si512(lane + ROWS_PER_PAGE_INVERSE * n));
         for (uint64_t t = 0; t < token_count; t++) {
             __m512i given = _mm512_maskz_loadu_epi64(mask, rows + t * stride + first);
@@ -396,7 +412,7 @@ int64_t pgio_place_pages(const pgio_place *place, const uint64_t *rows, uint64_t
         touched = pages_simple_avx512(place, rows, token_count, pages);
     else
 #endif
-    if (place->simple)
+        if (place->simple)
         touched = pages_simple(place, rows, token_count, pages);
     /* The general path serves the rest: absent rows, and naming a row that is out of range. */
     return touched >= 0 ? touched : pages_general(place, rows, token_count, pages, error);

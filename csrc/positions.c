@@ -8,7 +8,7 @@
 
 #include "positions.h"
 
-#define POSITIONS_A_PAGE 4
+#define POSITIONS_A_PAGE   4
 #define POSITIONS_AT_LEAST ((uint64_t)1 << 20)
 
 static uint64_t word_count(const pgio_positions *positions)

@@ -10,8 +10,8 @@ typedef struct pgio_positions {
     uint64_t *live;      /* a bit a position: is that access still its page's latest? */
     uint32_t *rank_base; /* scratch for renumbering: live positions before each 64-bit word */
     uint64_t page_count;
-    uint32_t next;       /* position of the next access */
-    uint32_t limit;      /* positions are below it; a multiple of 512 */
+    uint32_t next;  /* position of the next access */
+    uint32_t limit; /* positions are below it; a multiple of 512 */
 } pgio_positions;
 
 int pgio_positions_init(pgio_positions *positions, uint64_t page_count, uint64_t limit_at_most, pgio_error *error);

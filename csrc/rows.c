@@ -27,9 +27,19 @@ struct pgio_rows {
 };
 
 enum {
-    BUCKET_SALT, BUCKET_ORDER, BUCKET_FOLD, MODULUS, MODULUS_INVERSE,
-    SLOT_SALT, SLOT_ORDER, SLOT_FOLD, SLOT_COUNT, SLOT_INVERSE,
-    ROW_BASE, ROW_STRIDE, LANE_FIELDS
+    BUCKET_SALT,
+    BUCKET_ORDER,
+    BUCKET_FOLD,
+    MODULUS,
+    MODULUS_INVERSE,
+    SLOT_SALT,
+    SLOT_ORDER,
+    SLOT_FOLD,
+    SLOT_COUNT,
+    SLOT_INVERSE,
+    ROW_BASE,
+    ROW_STRIDE,
+    LANE_FIELDS
 };
 
 static int check_column(const pgio_column *column, uint32_t index, pgio_error *error)
@@ -41,8 +51,9 @@ static int check_column(const pgio_column *column, uint32_t index, pgio_error *e
         return pgio_fail(error, EINVAL, "column %u: orders %u and %u are not in 1 to %d", index, column->bucket_order,
                          column->slot_order, PGIO_MAX_ORDER);
     if (column->modulus < 1 || column->modulus >> 62 || column->slot_count < 1)
-        return pgio_fail(error, EINVAL, "column %u: %" PRIu64 " buckets of %u slots; both are at least 1, buckets below 2^62",
-                         index, column->modulus, column->slot_count);
+        return pgio_fail(error, EINVAL,
+                         "column %u: %" PRIu64 " buckets of %u slots; both are at least 1, buckets below 2^62", index,
+                         column->modulus, column->slot_count);
     uint64_t end;
     if (pgio_multiply_overflows(column->modulus - 1, column->row_stride, &end) ||
         pgio_add_overflows(end, column->row_base, &end) || pgio_add_overflows(end, column->slot_count, &end) ||
@@ -86,8 +97,7 @@ static void compile_lanes(pgio_rows *rows)
     }
 }
 
-int pgio_rows_new(pgio_rows **out, const pgio_column *columns, uint32_t column_count, uint32_t isa,
-                  pgio_error *error)
+int pgio_rows_new(pgio_rows **out, const pgio_column *columns, uint32_t column_count, uint32_t isa, pgio_error *error)
 {
     *out = NULL;
     if (column_count < 1 || column_count > PGIO_MAX_COLUMNS)
@@ -217,9 +227,8 @@ WIDE void emit_lanes(const pgio_rows *rows, const uint64_t *hashes, uint64_t cou
     }
 }
 
-__attribute__((target("avx512f,avx512dq,avx512vl"))) static void emit_avx512(const pgio_rows *rows,
-                                                                            const uint64_t *hashes, uint64_t count,
-                                                                            uint64_t *out)
+__attribute__((target("avx512f,avx512dq,avx512vl"))) static void
+emit_avx512(const pgio_rows *rows, const uint64_t *hashes, uint64_t count, uint64_t *out)
 {
     for (uint32_t first = 0; first < rows->column_count; first += LANES) {
         if (rows->any_slot)

@@ -74,7 +74,8 @@ int pgio_source_new(pgio_source **out, const pgio_column *columns, uint32_t colu
         source->column_count = reduce(lead, reduced, group_count, regions, page_bytes);
         status = pgio_rows_new(&source->rows, lead, source->column_count, isa, error);
         if (!status)
-            status = pgio_place_new(&source->place, reduced, group_count, regions, region_count, page_bytes, isa, error);
+            status =
+                pgio_place_new(&source->place, reduced, group_count, regions, region_count, page_bytes, isa, error);
         if (!status && !(source->scratch = malloc(sizeof *source->scratch * BLOCK * source->column_count)))
             status = pgio_fail(error, ENOMEM, "no memory for a page source");
     }

@@ -57,7 +57,12 @@ def _print_version(context: click.Context, option: click.Parameter, value: bool)
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version and exit."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and exit.",
 )
 def group() -> None:
     """How many flash reads does a token of a language model with an n-gram table cost?

@@ -71,7 +71,7 @@ def pairs_sharing(keys: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def pair_statistics(rows: np.ndarray) -> tuple[int, float, float, float]:
-    """Over pairs of n-grams that share head 0: how many; mean other heads shared; its standard error; share with any."""
+    """Over pairs of n-grams that share head 0: their number; mean other heads shared, its error; share with any."""
     pairs = extra = squares = any_other = 0
     for a, b in pairs_sharing(rows[:, 0]):
         shared = (rows[a, 1:] == rows[b, 1:]).sum(axis=1)
@@ -89,7 +89,9 @@ def neighbour_pairs(rows: np.ndarray, unit_rows: int) -> int:
     """Pairs of n-grams that share a row of at least one head; in a bucketed layout all of them share the bucket."""
     heads = rows.shape[1]
     if unit_rows > 1:
-        return sum(int((rows[a] == rows[b]).any(axis=1).sum()) for a, b in pairs_sharing(rows[:, 0] // np.uint64(unit_rows)))
+        return sum(
+            int((rows[a] == rows[b]).any(axis=1).sum()) for a, b in pairs_sharing(rows[:, 0] // np.uint64(unit_rows))
+        )
     # Heads have rows of their own here; a pair that shares two heads is counted at the first of them.
     total = 0
     for k in range(heads):
@@ -117,7 +119,9 @@ def load_statistics(layout: Layout, ngrams: Ngrams) -> tuple[float, float]:
         loads = np.bincount(index, minlength=row_count)
         if len(groups) == 1 and rows.shape[1] > 1:  # a bucket's rows are split among its heads
             column = groups[0].columns[k]
-            loads = loads.reshape(-1, groups[0].unit_rows)[:, column.row_base - groups[0].row_base :][:, : column.slot_count]
+            loads = loads.reshape(-1, groups[0].unit_rows)[:, column.row_base - groups[0].row_base :][
+                :, : column.slot_count
+            ]
         ratios.append(float(loads.var() / loads.mean()))
         hits = np.bincount(index, weights=ngrams.counts, minlength=row_count)
         foreign.append(float((ngrams.counts * (1 - ngrams.counts / hits[index])).sum() / lookups))
@@ -148,9 +152,17 @@ def measure(layout: Layout, ngrams: Ngrams, stream: Stream) -> CollisionRecord:
     available = len(ngrams.hashes)
     variance_to_mean, foreign_share = load_statistics(layout, ngrams)
     fields: dict[str, Any] = dict.fromkeys(
-        ("other_head_share", "other_head_share_theory", "extra_heads", "extra_heads_theory", "extra_heads_sigma",
-         "neighbour_ratio", "neighbour_ratio_theory")
-    )  # fmt: skip
+        (
+            "other_head_share",
+            "other_head_share_theory",
+            "extra_heads",
+            "extra_heads_theory",
+            "extra_heads_sigma",
+            "neighbour_ratio",
+            "neighbour_ratio_theory",
+        )
+    )
+    stamp: dict[str, Any] = dict(provenance())
     pairs, sampled = 0, 0
     if heads > 1:
         head_rows = group.row_count / heads if layout.slots is not None else group.row_count
@@ -163,15 +175,33 @@ def measure(layout: Layout, ngrams: Ngrams, stream: Stream) -> CollisionRecord:
         # An engram table of as many rows a head would have near * (near - 1) / 2 pairs in each head's rows.
         engram_pairs = heads * near * (near - 1) / 2 / head_rows
         fields |= {
-            "other_head_share": any_other, "other_head_share_theory": any_theory, "extra_heads": extra,
-            "extra_heads_theory": extra_theory, "extra_heads_sigma": sigma,
-            "neighbour_ratio": found / engram_pairs if engram_pairs else 0.0, "neighbour_ratio_theory": neighbour_theory,
-        }  # fmt: skip
+            "other_head_share": any_other,
+            "other_head_share_theory": any_theory,
+            "extra_heads": extra,
+            "extra_heads_theory": extra_theory,
+            "extra_heads_sigma": sigma,
+            "neighbour_ratio": found / engram_pairs if engram_pairs else 0.0,
+            "neighbour_ratio_theory": neighbour_theory,
+        }
     return CollisionRecord(
-        **provenance(), **fields, layout=layout.name, slots=layout.slots, table_params=layout.table_params,
-        table_params_actual=layout.table_params_actual, order=order, heads=heads, row_width=layout.row_width,
-        stream=stream.name, stream_sha256=stream.sha256, tokens=len(stream.ids), distinct_ngrams=available,
-        sampled_ngrams=sampled, rows=sum(g.row_count for g in layout.groups if g.order == order),
-        variance_to_mean=variance_to_mean, foreign_share=foreign_share, pairs=pairs, seed=layout.seed,
+        **stamp,
+        **fields,
+        layout=layout.name,
+        slots=layout.slots,
+        table_params=layout.table_params,
+        table_params_actual=layout.table_params_actual,
+        order=order,
+        heads=heads,
+        row_width=layout.row_width,
+        stream=stream.name,
+        stream_sha256=stream.sha256,
+        tokens=len(stream.ids),
+        distinct_ngrams=available,
+        sampled_ngrams=sampled,
+        rows=sum(g.row_count for g in layout.groups if g.order == order),
+        variance_to_mean=variance_to_mean,
+        foreign_share=foreign_share,
+        pairs=pairs,
+        seed=layout.seed,
         seconds=time.perf_counter() - started,
-    )  # fmt: skip
+    )

@@ -55,7 +55,7 @@ def draw_figure4(
     ValueError for no records, records that cannot be compared or a suffix other than .png, .svg and .pdf;
     FileExistsError where the path exists, unless force.
     """
-    target = _check_suffix(path)
+    target = check_suffix(path)
     rows, curves = _read_curves(records)
     device_rows, device_curves = _read_device_curves(device_records)
     caption = _wrap(_describe(rows, curves))
@@ -99,7 +99,7 @@ def draw_curves(
 
     Errors as for `draw_figure4`.
     """
-    target = _check_suffix(path)
+    target = check_suffix(path)
     rows, curves = _read_curves(records)
     caption = _wrap(_describe(rows, curves))
     with styles.own_style():
@@ -127,7 +127,7 @@ def _draw_reads(
     )  # fmt: skip
 
 
-def _check_suffix(path: str | os.PathLike[str]) -> Path:
+def check_suffix(path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
         raise ValueError(f"{str(path)!r} is not the name of a figure: it must end in {', '.join(SUFFIXES)}")
@@ -257,8 +257,7 @@ def _describe_device(rows: Sequence[Mapping[str, Any]], curves: Sequence[DeviceC
 
 
 def _file_name(path: str) -> str:
-    name = path if path.startswith("/dev/") else path.rstrip("/").rpartition("/")[2]
-    return "".join(letter if letter.isprintable() else "?" for letter in name)
+    return path if path.startswith("/dev/") else path.rstrip("/").rpartition("/")[2]
 
 
 def _wrap(text: str) -> list[str]:

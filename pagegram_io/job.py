@@ -17,8 +17,17 @@ import numpy as np
 from pagegram_io import native
 from pagegram_io.layout import Layout
 from pagegram_io.policy import (
-    CurvePolicy, LruPolicy, Policy, Result, RowCachePolicy, RowSource, Tick, cache_sizes, drive, index_bytes,
-)  # fmt: skip
+    CurvePolicy,
+    LruPolicy,
+    Policy,
+    Result,
+    RowCachePolicy,
+    RowSource,
+    Tick,
+    cache_sizes,
+    drive,
+    index_bytes,
+)
 from pagegram_io.records import SimulationRecord, provenance
 from pagegram_io.sizes import CacheSize
 from pagegram_io.tokens import Stream, read_stream
@@ -51,7 +60,12 @@ class StreamSpec:
     def read(self) -> Stream:
         """The stream; ValueError when its digest is not the one the job was made for."""
         stream = read_stream(
-            self.path, dtype=self.dtype, eod=self.eod, documents=self.documents, vocabulary=self.vocabulary, limit=self.limit
+            self.path,
+            dtype=self.dtype,
+            eod=self.eod,
+            documents=self.documents,
+            vocabulary=self.vocabulary,
+            limit=self.limit,
         )
         if self.sha256 is not None and stream.sha256 != self.sha256:
             raise ValueError(f"{self.path}: the stream changed: sha256 {stream.sha256}, expected {self.sha256}")
@@ -88,7 +102,7 @@ def _classes(layout: Layout, split: str | None) -> tuple[np.ndarray, list[dict[s
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a job found: records, of the sizes asked for and of a curve's grid; misses at every size, uint64 [pages + 1]."""
+    """What a job found: records of the sizes asked for and of a curve's grid; misses at every size, uint64."""
 
     records: list[SimulationRecord]
     asked: frozenset[int]  # capacities asked for
@@ -116,10 +130,16 @@ def run_outcome(job: Job, *, stream: Stream | None = None, tick: Tick | None = N
     every = None
     if job.cache_unit == "row":
         results = [
-            drive(RowSource(layout, stream), RowCachePolicy(layout, capacity, classes), [capacity],
-                   warm_tokens=job.warm_tokens, dtype=np.uint64, tick=tick)
+            drive(
+                RowSource(layout, stream),
+                RowCachePolicy(layout, capacity, classes),
+                [capacity],
+                warm_tokens=job.warm_tokens,
+                dtype=np.uint64,
+                tick=tick,
+            )
             for capacity in capacities
-        ]  # fmt: skip
+        ]
     else:
         work = _policy(job, layout.page_count, capacities, classes)
         source = LayoutSource(layout, stream, isa=job.isa)
@@ -163,12 +183,22 @@ def _bytes_used(layout: Layout, split: str | None) -> list[int]:
 
 def about_layout(layout: Layout) -> dict[str, Any]:
     return {
-        "layout": layout.name, "slots": layout.slots, "table_params": layout.table_params,
-        "table_params_actual": layout.table_params_actual, "row_format": layout.row_format, "row_bytes": layout.row_bytes,
-        "page_bytes": layout.page_bytes, "pages": layout.page_count, "file_bytes": layout.file_bytes,
-        "placement": "packed" if layout.packed else "aligned", "seed": layout.seed, "heads": layout.heads,
-        "row_width": layout.row_width, "dim": layout.dim, "orders": ",".join(map(str, layout.orders)),
-    }  # fmt: skip
+        "layout": layout.name,
+        "slots": layout.slots,
+        "table_params": layout.table_params,
+        "table_params_actual": layout.table_params_actual,
+        "row_format": layout.row_format,
+        "row_bytes": layout.row_bytes,
+        "page_bytes": layout.page_bytes,
+        "pages": layout.page_count,
+        "file_bytes": layout.file_bytes,
+        "placement": "packed" if layout.packed else "aligned",
+        "seed": layout.seed,
+        "heads": layout.heads,
+        "row_width": layout.row_width,
+        "dim": layout.dim,
+        "orders": ",".join(map(str, layout.orders)),
+    }
 
 
 def about_stream(stream: Stream) -> dict[str, Any]:
@@ -202,18 +232,27 @@ def make_records(results: list[Result], cells: Cells, about: dict[str, Any]) -> 
             read = misses * about["page_bytes"] / result.tokens
             used = cells.bytes_used[c] if cells.bytes_used else None
             fields = {
-                "cache_bytes": cache_bytes, "cache_pages": result.sizes[k], "memory_bytes": memory_bytes,
-                "tokens": result.tokens, "warm_tokens": cells.warm_tokens, "state": "warm" if cells.warm_tokens else "cold",
-                "accesses": accesses, "misses": misses, "misses_second_half": second, "compulsory_misses": compulsory,
+                "cache_bytes": cache_bytes,
+                "cache_pages": result.sizes[k],
+                "memory_bytes": memory_bytes,
+                "tokens": result.tokens,
+                "warm_tokens": cells.warm_tokens,
+                "state": "warm" if cells.warm_tokens else "cold",
+                "accesses": accesses,
+                "misses": misses,
+                "misses_second_half": second,
+                "compulsory_misses": compulsory,
                 "reads_per_token": misses / result.tokens,
                 "reads_per_token_second_half": second / (result.tokens - result.tokens // 2),
                 "reads_per_token_without_compulsory": (misses - compulsory) / result.tokens,
                 "hit_rate": 1 - misses / accesses if accesses else 0.0,
-                "bytes_read_per_token": read, "bytes_used_per_token": used,
+                "bytes_read_per_token": read,
+                "bytes_used_per_token": used,
                 "read_amplification": read / used if used else None,
                 "compulsory_share": compulsory / misses if misses else 0.0,
-                "cache_full_at_token": result.full_at_token[k], "seconds": result.seconds,
-            }  # fmt: skip
+                "cache_full_at_token": result.full_at_token[k],
+                "seconds": result.seconds,
+            }
             records.append(SimulationRecord(**(about | stamp | names | fields)))
     return records
 

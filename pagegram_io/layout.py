@@ -11,10 +11,14 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pagegram_io import native
+
+if TYPE_CHECKING:
+    from pagegram_io.tokens import Stream
 
 GIB = 2**30
 PAGE_BYTES = 4096
@@ -134,10 +138,10 @@ class Layout:
         """What a lookup needs: one row of each column, in each region of its group."""
         return sum(len(group.columns) * sum(region.row_bytes for region in group.regions) for group in self.groups)
 
-    def rows(self, stream: object, begin: int = 0, end: int | None = None) -> np.ndarray:
+    def rows(self, stream: Stream, begin: int = 0, end: int | None = None) -> np.ndarray:
         """Global row numbers of a stream's tokens, uint64 [tokens, columns]."""
         with native.Rows(self) as rows:
-            return rows.emit(stream, begin, end)  # type: ignore[arg-type]
+            return rows.emit(stream, begin, end)
 
     def pages(self, rows: np.ndarray) -> np.ndarray:
         """Pages that each token's rows lie on, uint32 [tokens, page columns]; unused places hold 0xFFFFFFFF."""
@@ -234,7 +238,9 @@ class _Placer:
         self.page_bytes, self.packed = page_bytes, packed
         self.byte, self.row = base_byte, 0
 
-    def group(self, columns: Callable[[int], tuple[Column, ...]], *, units: int, unit_rows: int, row_bytes: int, order: int) -> Group:
+    def group(
+        self, columns: Callable[[int], tuple[Column, ...]], *, units: int, unit_rows: int, row_bytes: int, order: int
+    ) -> Group:
         unit_bytes = unit_rows * row_bytes
         per_page = 0 if self.packed else max(1, self.page_bytes // unit_bytes)
         region = Region(self.byte, units, unit_bytes, row_bytes, per_page)
@@ -261,7 +267,9 @@ class Shape:
     def __post_init__(self) -> None:
         orders = self.orders
         if not orders or list(orders) != sorted(set(orders)) or orders[0] < 1 or orders[-1] > native.MAX_ORDER:
-            raise ValueError(f"orders {','.join(map(str, orders))}: give distinct orders from 1 to {native.MAX_ORDER}, ascending, such as 2,3")
+            raise ValueError(
+                f"orders {','.join(map(str, orders))}: give distinct ones from 1 to {native.MAX_ORDER}, ascending, as 2,3"
+            )
         for name, value in (("heads", self.heads), ("row width", self.row_width), ("dim", self.dim)):
             if value < 1:
                 raise ValueError(f"{name} {value} is below 1")
@@ -269,7 +277,7 @@ class Shape:
         if page < 512 or page > 2**30 or page & (page - 1):
             raise ValueError(f"a page of {page} bytes is not a power of two from 512 to 2^30; devices read 4096")
         if self.base_byte < 0 or (self.base_byte and not self.packed):
-            raise ValueError(f"base byte {self.base_byte}: only a packed table starts elsewhere than on page 0, at 0 or above")
+            raise ValueError(f"base byte {self.base_byte}: only a packed table starts elsewhere than at byte 0")
         if not 0 <= self.seed < 2**64:
             raise ValueError(f"seed {self.seed} is not in 0 to 2^64-1")
 
@@ -278,10 +286,14 @@ class Shape:
 
 
 def _too_small(name: str, params: int, shape: Shape) -> ValueError:
-    return ValueError(f"a {name} table of {params} parameters is too small for {len(shape.orders)} orders of this shape")
+    return ValueError(
+        f"a {name} table of {params} parameters is too small for {len(shape.orders)} orders of this shape"
+    )
 
 
-def _finish(name: str, groups: Sequence[Group], params: int, shape: Shape, *, width: int, heads: int, slots: int | None) -> Layout:
+def _finish(
+    name: str, groups: Sequence[Group], params: int, shape: Shape, *, width: int, heads: int, slots: int | None
+) -> Layout:
     layout = Layout(
         name=name,
         groups=tuple(groups),
@@ -372,7 +384,9 @@ def pagegram(params: int, slots: int, shape: Shape | None = None) -> Layout:
 LAYOUT_NAMES = ("flat", "engram", "pagegram")
 
 
-def build(names: Iterable[str], params: int, *, slots: Sequence[int] = (4, 15), shape: Shape | None = None) -> list[Layout]:
+def build(
+    names: Iterable[str], params: int, *, slots: Sequence[int] = (4, 15), shape: Shape | None = None
+) -> list[Layout]:
     """The named layouts, in the order given; pagegram once for each number of slots."""
     layouts: list[Layout] = []
     for name in names:

@@ -95,7 +95,9 @@ class Handle:
     def __enter__(self) -> Any:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -170,7 +172,12 @@ def _columns(layout: Layout) -> Any:
 
 def _groups(layout: Layout) -> tuple[Any, Any]:
     groups = [
-        {"row_base": g.row_base, "unit_rows": g.unit_rows, "column_count": len(g.columns), "region_count": len(g.regions)}
+        {
+            "row_base": g.row_base,
+            "unit_rows": g.unit_rows,
+            "column_count": len(g.columns),
+            "region_count": len(g.regions),
+        }
         for g in layout.groups
     ]
     regions = [
@@ -252,7 +259,9 @@ class Place(Handle):
     def __init__(self, layout: Layout, *, isa: str = "auto") -> None:
         super().__init__()
         groups, regions = _groups(layout)
-        self._make("pgio_place", lib.pgio_place_new, groups, len(groups), regions, len(regions), layout.page_bytes, ISAS[isa])
+        self._make(
+            "pgio_place", lib.pgio_place_new, groups, len(groups), regions, len(regions), layout.page_bytes, ISAS[isa]
+        )
         self.column_count = sum(len(g.columns) for g in layout.groups)
         self.page_count = int(lib.pgio_place_page_count(self._handle))
         self.first_page = int(lib.pgio_place_first_page(self._handle))
@@ -299,9 +308,18 @@ class Source(Handle):
         columns = _columns(layout)
         groups, regions = _groups(layout)
         self._make(
-            "pgio_source", lib.pgio_source_new, columns, len(columns), groups, len(groups), regions, len(regions),
-            layout.page_bytes, self._tokens.view, ISAS[isa],
-        )  # fmt: skip
+            "pgio_source",
+            lib.pgio_source_new,
+            columns,
+            len(columns),
+            groups,
+            len(groups),
+            regions,
+            len(regions),
+            layout.page_bytes,
+            self._tokens.view,
+            ISAS[isa],
+        )
         self.page_columns = int(lib.pgio_source_page_columns(self._handle))
 
     def next(self, pages: np.ndarray) -> int:
@@ -337,9 +355,15 @@ class Lru(Handle):
         self._classes, self.class_count = _classes(class_of_column)
         self.columns, self.capacity_count = len(self._classes), len(sizes)
         self._make(
-            "pgio_lru", lib.pgio_lru_new, page_count, _pointer(sizes, "uint64_t *"), len(sizes),
-            _pointer(self._classes, "uint32_t *"), self.columns, self.class_count,
-        )  # fmt: skip
+            "pgio_lru",
+            lib.pgio_lru_new,
+            page_count,
+            _pointer(sizes, "uint64_t *"),
+            len(sizes),
+            _pointer(self._classes, "uint32_t *"),
+            self.columns,
+            self.class_count,
+        )
 
     def access(self, pages: np.ndarray, *, missed: np.ndarray | None = None) -> int:
         """Access pages, uint32 [tokens, columns], in order. Returns the accesses made.
@@ -347,13 +371,15 @@ class Lru(Handle):
         ``missed`` (uint8, same shape) receives the first cache's verdicts: 0 hit, 1 miss, 2 first access ever.
         """
         pages = _pages_of(pages, self.columns)
-        if missed is not None and (missed.dtype != np.uint8 or missed.shape != pages.shape or not missed.flags.c_contiguous):
+        if missed is not None and (
+            missed.dtype != np.uint8 or missed.shape != pages.shape or not missed.flags.c_contiguous
+        ):
             raise ValueError("missed must be contiguous uint8 of the same shape as pages")
         verdicts = ffi.NULL if missed is None else _pointer(missed, "uint8_t *")
         return _checked(lib.pgio_lru_access, self._live(), _pointer(pages, "uint32_t *"), len(pages), verdicts)
 
     def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """accesses [classes], compulsory [classes], misses [capacities, classes], full_at_token [capacities] (2^64-1: not full)."""
+        """accesses, compulsory [classes]; misses [sizes, classes]; full_at_token [sizes], 2^64-1 while not full."""
         accesses, compulsory = np.empty(self.class_count, np.uint64), np.empty(self.class_count, np.uint64)
         misses = np.empty((self.capacity_count, self.class_count), np.uint64)
         full = np.empty(self.capacity_count, np.uint64)
@@ -376,9 +402,14 @@ class Curve(Handle):
         self._classes, self.class_count = _classes(class_of_column)
         self.columns, self.page_count = len(self._classes), page_count
         self._make(
-            "pgio_curve", lib.pgio_curve_new, page_count, _pointer(self._classes, "uint32_t *"), self.columns,
-            self.class_count, ISAS[isa],
-        )  # fmt: skip
+            "pgio_curve",
+            lib.pgio_curve_new,
+            page_count,
+            _pointer(self._classes, "uint32_t *"),
+            self.columns,
+            self.class_count,
+            ISAS[isa],
+        )
 
     def access(self, pages: np.ndarray) -> int:
         """Access pages, uint32 [tokens, columns], in order. Returns the accesses made."""
@@ -393,7 +424,7 @@ class Curve(Handle):
         return accesses, compulsory
 
     def histogram(self) -> np.ndarray:
-        """Accesses by stack distance, uint64 [classes, page_count + 1]; those at distance d hit caches of >= d pages."""
+        """Accesses by stack distance d, uint64 [classes, page_count + 1]; they hit caches of at least d pages."""
         accesses, compulsory = np.empty(self.class_count, np.uint64), np.empty(self.class_count, np.uint64)
         histogram = np.empty((self.class_count, self.page_count + 1), np.uint64)
         lib.pgio_curve_counts(self._live(), *(_pointer(a, "uint64_t *") for a in (accesses, compulsory, histogram)))

@@ -33,7 +33,9 @@ class Counts:
     misses: np.ndarray
 
     def since(self, earlier: Counts) -> Counts:
-        return Counts(self.accesses - earlier.accesses, self.compulsory - earlier.compulsory, self.misses - earlier.misses)
+        return Counts(
+            self.accesses - earlier.accesses, self.compulsory - earlier.compulsory, self.misses - earlier.misses
+        )
 
 
 @dataclass(frozen=True)
@@ -114,11 +116,13 @@ class CurvePolicy(Policy):
 
 
 class RowCachePolicy(Policy):
-    """The same LRU over rows; a token reads each page that holds a row it missed. One size: verdicts are the first cache's."""
+    """The same LRU over rows; a token reads each page that holds a row it missed. One size a pass."""
 
     def __init__(self, layout: Layout, size: int, classes: np.ndarray) -> None:
         if layout.row_count >= native.NO_PAGE:
-            raise ValueError(f"a row cache tells at most 4,294,967,294 rows apart, and this table has {layout.row_count:,}")
+            raise ValueError(
+                f"a row cache tells at most 4,294,967,294 rows apart, and this table has {layout.row_count:,}"
+            )
         columns = np.zeros(layout.column_count, np.uint32)
         self._lru = native.Lru(layout.row_count, [size], columns)
         self._place = native.Place(layout)
@@ -174,7 +178,7 @@ def drive(
     started = time.perf_counter()
     counted = source.token_count - warm_tokens
     stops = [warm_tokens, warm_tokens + counted // 2, source.token_count]
-    buffer = np.empty((max(1, BATCH_PLACES // source.page_columns), source.page_columns), dtype)
+    buffer: np.ndarray = np.empty((max(1, BATCH_PLACES // source.page_columns), source.page_columns), dtype)
     marks: list[Counts] = []
     done = 0
     for stop in stops:
@@ -206,16 +210,23 @@ def index_bytes(page_count: int) -> int:
 def cache_sizes(
     caches: Sequence[CacheSize], unit_bytes: int, unit_count: int, *, curve: bool
 ) -> list[tuple[int, int, bool]]:
-    """(bytes, capacity, asked for?) of the caches asked for and, for a curve, of the grid. ValueError for one under a unit."""
+    """(bytes, capacity, asked for?) of the caches asked for and, for a curve, of the grid.
+
+    Raises ValueError for a cache under one unit.
+    """
     sizes = []
     for cache in caches:
         capacity = cache.pages(unit_count, unit_bytes)
         if capacity == 0 and cache.text != "none":
-            raise ValueError(f"a cache of {cache.text} holds not even one unit of {unit_bytes} bytes; give more, or none")
+            raise ValueError(
+                f"a cache of {cache.text} holds not even one unit of {unit_bytes} bytes; give more, or none"
+            )
         sizes.append((cache.bytes if cache.bytes is not None else capacity * unit_bytes, capacity, True))
     if curve:
         known = {capacity for _, capacity, _ in sizes}
-        sizes += [(capacity * unit_bytes, capacity, False) for capacity in size_grid(unit_count) if capacity not in known]
+        sizes += [
+            (capacity * unit_bytes, capacity, False) for capacity in size_grid(unit_count) if capacity not in known
+        ]
         sizes.sort(key=lambda size: size[1])
     if not sizes:
         raise ValueError("no cache size was given; --cache takes a list such as 64MiB,1GiB,none")

@@ -69,9 +69,18 @@ def curve(
     default what the pages show. Raises ValueError for a wrong dtype, shape or size.
     """
     return curve_outcome(
-        pages, name=name, stream=stream, cache=cache, every_size=every_size, table_params=table_params, page_bytes=page_bytes,
-        page_count=page_count, about=about, warm_tokens=warm_tokens, tick=tick,
-    ).records  # fmt: skip
+        pages,
+        name=name,
+        stream=stream,
+        cache=cache,
+        every_size=every_size,
+        table_params=table_params,
+        page_bytes=page_bytes,
+        page_count=page_count,
+        about=about,
+        warm_tokens=warm_tokens,
+        tick=tick,
+    ).records
 
 
 def curve_outcome(
@@ -98,15 +107,30 @@ def curve_outcome(
     sizes = cache_sizes([parse_cache(c) for c in texts], page_bytes, table_pages, curve=every_size)
     capacities = [capacity for _, capacity, _ in sizes]
     classes = np.zeros(source.page_columns, np.uint32)
-    work: Policy = CurvePolicy(source.page_count, capacities, classes, "auto") if every_size else LruPolicy(source.page_count, capacities, classes)
+    work: Policy = (
+        CurvePolicy(source.page_count, capacities, classes, "auto")
+        if every_size
+        else LruPolicy(source.page_count, capacities, classes)
+    )
     result = drive(source, work, capacities, warm_tokens=warm_tokens, dtype=np.uint32, tick=tick)
     digest = None if stream is not None else hashlib.sha256(np.ascontiguousarray(pages).tobytes()).hexdigest()
     fields: dict[str, Any] = {
-        "layout": name, "slots": None, "table_params": table_params, "table_params_actual": table_params,
-        "row_format": "nf4", "row_bytes": None, "page_bytes": page_bytes, "pages": table_pages,
-        "file_bytes": table_pages * page_bytes, "placement": "aligned", "seed": 0, "heads": None, "row_width": None,
-        "dim": None, "orders": None,
-    }  # fmt: skip
+        "layout": name,
+        "slots": None,
+        "table_params": table_params,
+        "table_params_actual": table_params,
+        "row_format": "nf4",
+        "row_bytes": None,
+        "page_bytes": page_bytes,
+        "pages": table_pages,
+        "file_bytes": table_pages * page_bytes,
+        "placement": "aligned",
+        "seed": 0,
+        "heads": None,
+        "row_width": None,
+        "dim": None,
+        "orders": None,
+    }
     fields |= about_stream(stream) if stream is not None else {"stream": name, "stream_sha256": digest, "documents": 1}
     fields |= about_run("lru", "page", "auto", 1) | dict(about or {})
     memory = [capacity * page_bytes + index_bytes(table_pages) if capacity else 0 for capacity in capacities]

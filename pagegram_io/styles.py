@@ -8,8 +8,9 @@ they are, and equal curves give equal bytes.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,11 +77,12 @@ class Styles:
     def name(self, key: CurveKey) -> str:
         """The layout's name, with the table size where the figure holds several."""
         layout, slots, params = key
-        name = NAMES.get(layout, layout) + (f" S={slots}" if slots is not None else "")
+        name = NAMES.get(layout, printable(layout)) + (f" S={slots}" if slots is not None else "")
         return f"{name}, {format_count(params)}" if len(self.sizes) > 1 and params is not None else name
 
 
-def own_style() -> AbstractContextManager[None]:
+@contextmanager
+def own_style() -> Iterator[None]:
     """matplotlib's own defaults and ours, whatever the user's style is: equal records, equal bytes."""
     try:
         import matplotlib
@@ -107,7 +109,9 @@ def own_style() -> AbstractContextManager[None]:
         "svg.hashsalt": "pagegram-io",
         "text.parse_math": False,  # a dollar sign in a file's name is a dollar sign
     }
-    return matplotlib.rc_context(style)
+    with matplotlib.rc_context(style), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in another script shows as boxes, no more
+        yield
 
 
 def new_figure(height_in: float) -> Figure:
@@ -134,4 +138,10 @@ def save_figure(figure: Figure, path: Path, *, force: bool) -> None:
 
 def put_text(figure: Figure, left_in: float, top_in: float, text: str, **style: Any) -> None:
     """Write text with its baseline top_in below the figure's upper edge."""
-    figure.text(left_in / WIDTH_IN, 1 - top_in / figure.get_figheight(), text, **{"color": INK, **style})
+    place = (left_in / WIDTH_IN, 1 - top_in / figure.get_figheight())
+    figure.text(*place, printable(text), **{"color": INK, **style})
+
+
+def printable(text: str) -> str:
+    """The text with a question mark for what no file can hold: control characters, bytes that are not UTF-8."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -39,7 +39,11 @@ class LayoutSource:
 
     def __init__(self, layout: Layout, stream: Stream, *, isa: str = "auto") -> None:
         self._source = native.Source(layout, stream, isa=isa)
-        self.page_count, self.page_columns, self.token_count = layout.page_count, self._source.page_columns, len(stream.ids)
+        self.page_count, self.page_columns, self.token_count = (
+            layout.page_count,
+            self._source.page_columns,
+            len(stream.ids),
+        )
 
     def next(self, pages: np.ndarray) -> int:
         return self._source.next(pages)
@@ -111,7 +115,9 @@ def read_pages(path: str | os.PathLike[str]) -> tuple[np.ndarray, dict[str, Any]
     if file.suffix == ".u32":
         size = file.stat().st_size
         if not size or size % 4:
-            raise FormatError(f"{file}: {size} bytes are not a whole number of 32-bit pages; the trace is empty or cut short")
+            raise FormatError(
+                f"{file}: {size} bytes are not a whole number of 32-bit pages; the trace is empty or cut short"
+            )
         pages: np.ndarray = np.memmap(file, "<u4", mode="r")
     elif file.suffix == ".npy":
         if file.stat().st_size == 0:
@@ -137,7 +143,7 @@ def read_pages(path: str | os.PathLike[str]) -> tuple[np.ndarray, dict[str, Any]
 
 
 def emit_batches(layout: Layout, stream: Stream, emit: str) -> Iterator[np.ndarray]:
-    """The trace of a stream, a batch of tokens at a time: pages uint32, rows uint64 or bytes uint64 [tokens, columns]."""
+    """The trace of a stream, a batch of tokens at a time [tokens, columns]: pages uint32, rows and bytes uint64."""
     if emit == "pages":
         source = native.Source(layout, stream)
         buffer = np.empty((max(1, BATCH_PLACES // source.page_columns), source.page_columns), np.uint32)
@@ -154,16 +160,35 @@ def emit_batches(layout: Layout, stream: Stream, emit: str) -> Iterator[np.ndarr
 def describe(layout: Layout, stream: Stream, *, emit: str, form: str, columns: int) -> dict[str, Any]:
     """What stands in the .json beside a trace: enough to make it again."""
     return {
-        "kind": "trace", "schema": SCHEMA, "version": provenance()["version"], "emit": emit, "format": form,
-        "layout": layout.name, "slots": layout.slots, "table_params": layout.table_params,
-        "table_params_actual": layout.table_params_actual, "row_format": layout.row_format, "row_bytes": layout.row_bytes,
-        "row_width": layout.row_width, "heads": layout.heads, "dim": layout.dim, "orders": list(layout.orders),
-        "placement": "packed" if layout.packed else "aligned", "page_bytes": layout.page_bytes,
-        "pages": layout.page_count, "rows": layout.row_count, "file_bytes": layout.file_bytes, "seed": layout.seed,
+        "kind": "trace",
+        "schema": SCHEMA,
+        "version": provenance()["version"],
+        "emit": emit,
+        "format": form,
+        "layout": layout.name,
+        "slots": layout.slots,
+        "table_params": layout.table_params,
+        "table_params_actual": layout.table_params_actual,
+        "row_format": layout.row_format,
+        "row_bytes": layout.row_bytes,
+        "row_width": layout.row_width,
+        "heads": layout.heads,
+        "dim": layout.dim,
+        "orders": list(layout.orders),
+        "placement": "packed" if layout.packed else "aligned",
+        "page_bytes": layout.page_bytes,
+        "pages": layout.page_count,
+        "rows": layout.row_count,
+        "file_bytes": layout.file_bytes,
+        "seed": layout.seed,
         "bytes_used_per_token": layout.bytes_used_per_token,
-        "stream": stream.name, "stream_sha256": stream.sha256, "tokens": len(stream.ids),
-        "documents": len(stream.document_starts), "columns": columns, "unused": native.NO_PAGE if emit == "pages" else None,
-    }  # fmt: skip
+        "stream": stream.name,
+        "stream_sha256": stream.sha256,
+        "tokens": len(stream.ids),
+        "documents": len(stream.document_starts),
+        "columns": columns,
+        "unused": native.NO_PAGE if emit == "pages" else None,
+    }
 
 
 def write_trace(
@@ -207,19 +232,32 @@ def write_trace(
                 _write_parquet(batches(), temporary, columns)
         else:
             with new_file(path, force=force) as file:
-                _write(form, file, batches(), columns=columns, token_count=len(stream.ids), layout=layout, target=target)
+                _write(
+                    form, file, batches(), columns=columns, token_count=len(stream.ids), layout=layout, target=target
+                )
         description.write((json.dumps(about, indent=1) + "\n").encode())
     return tokens
 
 
 def _write(
-    form: str, file: IO[bytes], batches: Iterator[np.ndarray], *, columns: int, token_count: int, layout: Layout, target: str
+    form: str,
+    file: IO[bytes],
+    batches: Iterator[np.ndarray],
+    *,
+    columns: int,
+    token_count: int,
+    layout: Layout,
+    target: str,
 ) -> None:
     if form == "npy":
         first = True
         for batch in batches:
             if first:
-                header = {"descr": batch.dtype.newbyteorder("<").str, "fortran_order": False, "shape": (token_count, columns)}
+                header = {
+                    "descr": batch.dtype.newbyteorder("<").str,
+                    "fortran_order": False,
+                    "shape": (token_count, columns),
+                }
                 np.lib.format.write_array_header_1_0(file, header)
                 first = False
             file.write(batch.astype(batch.dtype.newbyteorder("<"), copy=False).tobytes())
@@ -255,7 +293,9 @@ def _write_parquet(batches: Iterator[np.ndarray], path: Path, columns: int) -> N
     writer = None
     try:
         for batch in batches:
-            arrays = {f"column_{c}": arrow.array(batch[:, c], mask=ArraySource._unused(batch[:, c])) for c in range(columns)}
+            arrays = {
+                f"column_{c}": arrow.array(batch[:, c], mask=ArraySource._unused(batch[:, c])) for c in range(columns)
+            }
             table = arrow.table(arrays)
             writer = writer or parquet.ParquetWriter(path, table.schema)
             writer.write_table(table)

@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pagegram_io.commands.options import (
-    COUNTS, NAMES, WHOLES, force_option, print_records, record_options, refuse_outputs, shape_of, shape_options,
-    stream_of, stream_options,
-)  # fmt: skip
+    COUNTS,
+    NAMES,
+    WHOLES,
+    force_option,
+    print_records,
+    record_options,
+    refuse_outputs,
+    shape_of,
+    shape_options,
+    stream_of,
+    stream_options,
+)
 
 if TYPE_CHECKING:
     from pagegram_io.records import CollisionRecord
@@ -24,9 +33,32 @@ Examples:
 
 
 @click.command("collisions", epilog=EPILOG)
-@click.option("--table", "tables", type=COUNTS, default="200M", show_default=True, metavar="LIST", help="Table sizes in parameters. [e.g. 200M,20B]")
-@click.option("--layout", "layouts", type=NAMES, default="flat,engram,pagegram", show_default=True, metavar="LIST", help="Which layouts. [e.g. engram,pagegram]")
-@click.option("--slots", type=WHOLES, default="1,4,8,15,60", show_default=True, metavar="LIST", help="Slots S a head chooses from, for pagegram. [e.g. 4,15]")
+@click.option(
+    "--table",
+    "tables",
+    type=COUNTS,
+    default="200M",
+    show_default=True,
+    metavar="LIST",
+    help="Table sizes in parameters. [e.g. 200M,20B]",
+)
+@click.option(
+    "--layout",
+    "layouts",
+    type=NAMES,
+    default="flat,engram,pagegram",
+    show_default=True,
+    metavar="LIST",
+    help="Which layouts. [e.g. engram,pagegram]",
+)
+@click.option(
+    "--slots",
+    type=WHOLES,
+    default="1,4,8,15,60",
+    show_default=True,
+    metavar="LIST",
+    help="Slots S a head chooses from, for pagegram. [e.g. 4,15]",
+)
 @stream_options
 @shape_options
 @record_options
@@ -43,7 +75,9 @@ def command(**values: Any) -> None:
 
     refuse_outputs(values["csv_path"], force=values["force"])
     shape = shape_of(values)
-    layouts = [x for size in values["tables"] for x in build(values["layouts"], size, slots=values["slots"], shape=shape)]
+    layouts = [
+        x for size in values["tables"] for x in build(values["layouts"], size, slots=values["slots"], shape=shape)
+    ]
     stream = stream_of(values)
     records: list[CollisionRecord] = []
     with progress("measuring collisions", len(layouts) * len(shape.orders)) as advance:
@@ -76,18 +110,38 @@ def _print_table(records: list[CollisionRecord]) -> None:
     from pagegram_io.sizes import format_count
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    names = ("layout", "table", "order", "n-grams", "var/mean", "foreign share", "pairs", "other head: seen / theory", "extra heads: seen / theory", "neighbours: seen / theory")
+    names = (
+        "layout",
+        "table",
+        "order",
+        "n-grams",
+        "var/mean",
+        "foreign share",
+        "pairs",
+        "other head: seen / theory",
+        "extra heads: seen / theory",
+        "neighbours: seen / theory",
+    )
     for i, name in enumerate(names):
         table.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
     for r in records:
         table.add_row(
-            r.layout if r.slots is None else f"{r.layout} S={r.slots}", format_count(r.table_params), str(r.order),
-            f"{r.distinct_ngrams:,}", f"{r.variance_to_mean:.4f}", f"{100 * (r.foreign_share or 0):.2f} %", f"{r.pairs:,}" if r.pairs else "-",
-            _beside(r.other_head_share, r.other_head_share_theory), _beside(r.extra_heads, r.extra_heads_theory),
+            r.layout if r.slots is None else f"{r.layout} S={r.slots}",
+            format_count(r.table_params),
+            str(r.order),
+            f"{r.distinct_ngrams:,}",
+            f"{r.variance_to_mean:.4f}",
+            f"{100 * (r.foreign_share or 0):.2f} %",
+            f"{r.pairs:,}" if r.pairs else "-",
+            _beside(r.other_head_share, r.other_head_share_theory),
+            _beside(r.extra_heads, r.extra_heads_theory),
             _beside(r.neighbour_ratio, r.neighbour_ratio_theory),
-        )  # fmt: skip
+        )
     first = records[0]
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 240)
     console.print(f"{first.stream}: {first.tokens:,} tokens; seed {first.seed}")
     console.print(table)
-    console.print("Foreign share: of all hits on a lookup's row, those by other n-grams. Neighbours: n-grams that share a row, relative to engram.")
+    console.print(
+        "Foreign share: of all hits on a lookup's row, those by other n-grams. "
+        "Neighbours: n-grams that share a row, relative to engram."
+    )

@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pagegram_io.commands.options import (
-    COUNTS, NAMES, PathOption, force_option, layout_options, refuse_outputs, shape_of, shape_options, stream_of,
-    stream_options, threads_option,
-)  # fmt: skip
+    COUNTS,
+    NAMES,
+    PathOption,
+    force_option,
+    layout_options,
+    refuse_outputs,
+    shape_of,
+    shape_options,
+    stream_of,
+    stream_options,
+    threads_option,
+)
 
 if TYPE_CHECKING:
     from pagegram_io.records import SimulationRecord
@@ -26,12 +35,48 @@ Examples:
 
 
 @click.command("figure4", epilog=EPILOG)
-@click.option("-o", "--output", "folder", type=click.Path(), default="figures", show_default=True, metavar="DIR", help="Folder for figure4.* and the records behind it. [e.g. figures]")
-@click.option("--table", "tables", type=COUNTS, default="3.2B,10B,20B", show_default=True, metavar="LIST", help="Table sizes in parameters. [e.g. 3.2B,10B,20B]")
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=click.Path(),
+    default="figures",
+    show_default=True,
+    metavar="DIR",
+    help="Folder for figure4.* and the records behind it. [e.g. figures]",
+)
+@click.option(
+    "--table",
+    "tables",
+    type=COUNTS,
+    default="3.2B,10B,20B",
+    show_default=True,
+    metavar="LIST",
+    help="Table sizes in parameters. [e.g. 3.2B,10B,20B]",
+)
 @layout_options
-@click.option("--formats", type=NAMES, default="png,svg,pdf", show_default=True, metavar="LIST", help="File formats. [e.g. png,pdf]")
-@click.option("--records", "records_path", type=PathOption, metavar="FILE", help="Draw from these records (.jsonl or .csv) instead of simulating. [e.g. figures/figure4.jsonl]")
-@click.option("--device-records", "device_path", type=PathOption, metavar="FILE", help="Records of device runs, for panel b. [e.g. device.jsonl]")
+@click.option(
+    "--formats",
+    type=NAMES,
+    default="png,svg,pdf",
+    show_default=True,
+    metavar="LIST",
+    help="File formats. [e.g. png,pdf]",
+)
+@click.option(
+    "--records",
+    "records_path",
+    type=PathOption,
+    metavar="FILE",
+    help="Draw from these records (.jsonl or .csv) instead of simulating. [e.g. figures/figure4.jsonl]",
+)
+@click.option(
+    "--device-records",
+    "device_path",
+    type=PathOption,
+    metavar="FILE",
+    help="Records of device runs, for panel b. [e.g. device.jsonl]",
+)
 @stream_options
 @shape_options
 @threads_option
@@ -80,7 +125,9 @@ def _simulate(values: dict[str, Any]) -> list[SimulationRecord]:
     from pagegram_io.progress import progress
 
     shape = shape_of(values)
-    layouts = [x for size in values["tables"] for x in build(values["layouts"], size, slots=values["slots"], shape=shape)]
+    layouts = [
+        x for size in values["tables"] for x in build(values["layouts"], size, slots=values["slots"], shape=shape)
+    ]
     stream = stream_of(values)
     jobs = [Job(StreamSpec(sha256=stream.sha256), layout, curve=True) for layout in layouts]
     with progress("simulating", sum(job_accesses(job, len(stream.ids)) for job in jobs)) as report:

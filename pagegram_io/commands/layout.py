@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pagegram_io.commands.options import (
-    COUNTS, force_option, layout_options, print_records, record_options, refuse_outputs, shape_of, shape_options,
-)  # fmt: skip
+    COUNTS,
+    force_option,
+    layout_options,
+    print_records,
+    record_options,
+    refuse_outputs,
+    shape_of,
+    shape_options,
+)
 
 if TYPE_CHECKING:
     from pagegram_io.layout import Layout
@@ -24,7 +31,15 @@ Examples:
 
 
 @click.command("layout", epilog=EPILOG)
-@click.option("--table", "tables", type=COUNTS, default="20B", show_default=True, metavar="LIST", help="Table sizes in parameters. [e.g. 3.2B,20B]")
+@click.option(
+    "--table",
+    "tables",
+    type=COUNTS,
+    default="20B",
+    show_default=True,
+    metavar="LIST",
+    help="Table sizes in parameters. [e.g. 3.2B,20B]",
+)
 @layout_options
 @shape_options
 @record_options
@@ -39,7 +54,9 @@ def command(**values: Any) -> None:
 
     refuse_outputs(values["csv_path"], force=values["force"])
     shape = shape_of(values)
-    layouts = [x for size in values["tables"] for x in build(values["layouts"], size, slots=values["slots"], shape=shape)]
+    layouts = [
+        x for size in values["tables"] for x in build(values["layouts"], size, slots=values["slots"], shape=shape)
+    ]
     records = [layout_record(layout) for layout in layouts]
     if values["csv_path"]:
         write_csv(records, values["csv_path"], force=values["force"])
@@ -57,15 +74,32 @@ def layout_record(layout: Layout) -> LayoutRecord:
     region = layout.regions[0]
     rows_bytes = layout.row_count * layout.row_bytes
     return LayoutRecord(
-        version=provenance()["version"], layout=layout.name, slots=layout.slots, table_params=layout.table_params,
-        table_params_actual=layout.table_params_actual, row_format=layout.row_format, row_bytes=layout.row_bytes,
-        unit_bytes=region.unit_bytes, unit_rows=layout.groups[0].unit_rows, units_per_page=region.units_per_page,
-        rows=layout.row_count, units=layout.unit_count, pages=layout.page_count, file_bytes=layout.file_bytes,
-        slack_bytes=layout.file_bytes - rows_bytes, slack_share=1 - rows_bytes / layout.file_bytes,
-        uncached_reads=expected_reads(layout), straddle_probability=straddle_probability(region, layout.page_bytes),
-        page_bytes=layout.page_bytes, placement="packed" if layout.packed else "aligned", heads=layout.heads,
-        row_width=layout.row_width, dim=layout.dim, orders=",".join(map(str, layout.orders)), seed=layout.seed,
-    )  # fmt: skip
+        version=provenance()["version"],
+        layout=layout.name,
+        slots=layout.slots,
+        table_params=layout.table_params,
+        table_params_actual=layout.table_params_actual,
+        row_format=layout.row_format,
+        row_bytes=layout.row_bytes,
+        unit_bytes=region.unit_bytes,
+        unit_rows=layout.groups[0].unit_rows,
+        units_per_page=region.units_per_page,
+        rows=layout.row_count,
+        units=layout.unit_count,
+        pages=layout.page_count,
+        file_bytes=layout.file_bytes,
+        slack_bytes=layout.file_bytes - rows_bytes,
+        slack_share=1 - rows_bytes / layout.file_bytes,
+        uncached_reads=expected_reads(layout),
+        straddle_probability=straddle_probability(region, layout.page_bytes),
+        page_bytes=layout.page_bytes,
+        placement="packed" if layout.packed else "aligned",
+        heads=layout.heads,
+        row_width=layout.row_width,
+        dim=layout.dim,
+        orders=",".join(map(str, layout.orders)),
+        seed=layout.seed,
+    )
 
 
 def _print_table(records: list[LayoutRecord]) -> None:
@@ -77,17 +111,43 @@ def _print_table(records: list[LayoutRecord]) -> None:
     from pagegram_io.sizes import format_bytes, format_count
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    names = ("layout", "table", "parameters", "rows", "row bytes", "units", "unit bytes", "units/page", "pages", "file", "slack", "straddling", "uncached reads")
+    names = (
+        "layout",
+        "table",
+        "parameters",
+        "rows",
+        "row bytes",
+        "units",
+        "unit bytes",
+        "units/page",
+        "pages",
+        "file",
+        "slack",
+        "straddling",
+        "uncached reads",
+    )
     for i, name in enumerate(names):
         table.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
     for r in records:
         table.add_row(
-            r.layout if r.slots is None else f"{r.layout} S={r.slots}", format_count(r.table_params),
-            f"{r.table_params_actual:,}", f"{r.rows:,}", str(r.row_bytes), f"{r.units:,}", f"{r.unit_bytes:,}",
-            str(r.units_per_page) if r.units_per_page else "packed", f"{r.pages:,}", format_bytes(r.file_bytes),
-            f"{100 * r.slack_share:.2f} %", f"{100 * r.straddle_probability:.4g} %", f"{r.uncached_reads:.6g}",
-        )  # fmt: skip
+            r.layout if r.slots is None else f"{r.layout} S={r.slots}",
+            format_count(r.table_params),
+            f"{r.table_params_actual:,}",
+            f"{r.rows:,}",
+            str(r.row_bytes),
+            f"{r.units:,}",
+            f"{r.unit_bytes:,}",
+            str(r.units_per_page) if r.units_per_page else "packed",
+            f"{r.pages:,}",
+            format_bytes(r.file_bytes),
+            f"{100 * r.slack_share:.2f} %",
+            f"{100 * r.straddle_probability:.4g} %",
+            f"{r.uncached_reads:.6g}",
+        )
     first = records[0]
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 240)
     console.print(table)
-    console.print(f"Rows in {first.row_format}, orders {first.orders}, pages of {format_bytes(first.page_bytes)}, {first.placement}.")
+    console.print(
+        f"Rows in {first.row_format}, orders {first.orders}, "
+        f"pages of {format_bytes(first.page_bytes)}, {first.placement}."
+    )

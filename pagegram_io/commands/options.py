@@ -52,42 +52,148 @@ def _apply(options: list[Callable[[Any], Any]]) -> Callable[[Decorated], Decorat
     return lambda function: functools.reduce(lambda decorated, option: option(decorated), reversed(options), function)
 
 
-stream_options = _apply([
-    click.option("--tokens", "stream_path", type=PathOption, metavar="STREAM",
-                 help="Token stream: .u16, .u32, .bin, .npy, or one of these .xz or .zst; default: the shipped one. [e.g. my.u16]"),
-    click.option("--dtype", type=click.Choice(["uint16", "uint32"]), help="Ids in a raw file. [e.g. uint32 for a .bin of 32-bit ids]"),
-    click.option("--eod", type=click.IntRange(min=0), metavar="ID", help="The id that ends the document it belongs to. [e.g. 0]"),
-    click.option("--documents", type=PathOption, metavar="FILE", help="Where documents start: a 0-based token index a line. [e.g. starts.txt]"),
-    click.option("--vocab", "vocabulary", type=COUNT, metavar="N", help="Refuse ids at or above it. [e.g. 65536]"),
-    click.option("--limit", type=COUNT, metavar="N", help="Use only the first N tokens. [e.g. 1M]"),
-])  # fmt: skip
+stream_options = _apply(
+    [
+        click.option(
+            "--tokens",
+            "stream_path",
+            type=PathOption,
+            metavar="STREAM",
+            help="Tokens: .u16, .u32, .bin, .npy, or one of these .xz or .zst; default: shipped. [e.g. my.u16]",
+        ),
+        click.option(
+            "--dtype",
+            type=click.Choice(["uint16", "uint32"]),
+            help="Ids in a raw file. [e.g. uint32 for a .bin of 32-bit ids]",
+        ),
+        click.option(
+            "--eod",
+            type=click.IntRange(min=0),
+            metavar="ID",
+            help="The id that ends the document it belongs to. [e.g. 0]",
+        ),
+        click.option(
+            "--documents",
+            type=PathOption,
+            metavar="FILE",
+            help="Where documents start: a 0-based token index a line. [e.g. starts.txt]",
+        ),
+        click.option("--vocab", "vocabulary", type=COUNT, metavar="N", help="Refuse ids at or above it. [e.g. 65536]"),
+        click.option("--limit", type=COUNT, metavar="N", help="Use only the first N tokens. [e.g. 1M]"),
+    ]
+)
 
-shape_options = _apply([
-    click.option("--row-format", default="nf4", show_default=True, metavar="FORMAT", help="How rows are stored: nf4, fp8, int8, fp16, bf16, fp32. [e.g. fp16]"),
-    click.option("--packed", is_flag=True, help="Rows follow one another and may straddle pages, instead of aligned."),
-    click.option("--base-byte", type=click.IntRange(min=0), default=0, metavar="N", help="Where a packed table starts in its file. [e.g. 8192]"),
-    click.option("--page-size", "page_bytes", type=BYTES, default="4KiB", show_default=True, metavar="SIZE", help="What the device reads at a time. [e.g. 16KiB]"),
-    click.option("--orders", type=WHOLES, default="2,3", show_default=True, metavar="LIST", help="N-gram orders. [e.g. 2,3,4]"),
-    click.option("--heads", type=int, default=8, show_default=True, metavar="K", help="Rows an order, in engram and pagegram. [e.g. 8]"),
-    click.option("--row-width", type=int, default=64, show_default=True, metavar="R", help="Values a row, in engram and pagegram. [e.g. 64]"),
-    click.option("--dim", type=int, default=384, show_default=True, metavar="D", help="Model width, which is flat's row width. [e.g. 384]"),
-    click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, metavar="N", help="Seed of the hashes. [e.g. 1]"),
-])  # fmt: skip
+shape_options = _apply(
+    [
+        click.option(
+            "--row-format",
+            default="nf4",
+            show_default=True,
+            metavar="FORMAT",
+            help="How rows are stored: nf4, fp8, int8, fp16, bf16, fp32. [e.g. fp16]",
+        ),
+        click.option(
+            "--packed", is_flag=True, help="Rows follow one another and may straddle pages, instead of aligned."
+        ),
+        click.option(
+            "--base-byte",
+            type=click.IntRange(min=0),
+            default=0,
+            metavar="N",
+            help="Where a packed table starts in its file. [e.g. 8192]",
+        ),
+        click.option(
+            "--page-size",
+            "page_bytes",
+            type=BYTES,
+            default="4KiB",
+            show_default=True,
+            metavar="SIZE",
+            help="What the device reads at a time. [e.g. 16KiB]",
+        ),
+        click.option(
+            "--orders",
+            type=WHOLES,
+            default="2,3",
+            show_default=True,
+            metavar="LIST",
+            help="N-gram orders. [e.g. 2,3,4]",
+        ),
+        click.option(
+            "--heads",
+            type=int,
+            default=8,
+            show_default=True,
+            metavar="K",
+            help="Rows an order, in engram and pagegram. [e.g. 8]",
+        ),
+        click.option(
+            "--row-width",
+            type=int,
+            default=64,
+            show_default=True,
+            metavar="R",
+            help="Values a row, in engram and pagegram. [e.g. 64]",
+        ),
+        click.option(
+            "--dim",
+            type=int,
+            default=384,
+            show_default=True,
+            metavar="D",
+            help="Model width, which is flat's row width. [e.g. 384]",
+        ),
+        click.option(
+            "--seed",
+            type=click.IntRange(0, 2**64 - 1),
+            default=0,
+            show_default=True,
+            metavar="N",
+            help="Seed of the hashes. [e.g. 1]",
+        ),
+    ]
+)
 
-layout_options = _apply([
-    click.option("--layout", "layouts", type=NAMES, default="flat,engram,pagegram", show_default=True, metavar="LIST", help="Which layouts. [e.g. engram,pagegram]"),
-    click.option("--slots", type=WHOLES, default="4,15", show_default=True, metavar="LIST", help="Slots S a head chooses from, for pagegram. [e.g. 1,4,15]"),
-])  # fmt: skip
+layout_options = _apply(
+    [
+        click.option(
+            "--layout",
+            "layouts",
+            type=NAMES,
+            default="flat,engram,pagegram",
+            show_default=True,
+            metavar="LIST",
+            help="Which layouts. [e.g. engram,pagegram]",
+        ),
+        click.option(
+            "--slots",
+            type=WHOLES,
+            default="4,15",
+            show_default=True,
+            metavar="LIST",
+            help="Slots S a head chooses from, for pagegram. [e.g. 1,4,15]",
+        ),
+    ]
+)
 
-record_options = _apply([
-    click.option("--json", "as_json", is_flag=True, help="Print records as JSON, one a line, instead of the table."),
-    click.option("--csv", "csv_path", type=PathOption, metavar="FILE", help="Write the same records as CSV. [e.g. reads.csv]"),
-])  # fmt: skip
+record_options = _apply(
+    [
+        click.option(
+            "--json", "as_json", is_flag=True, help="Print records as JSON, one a line, instead of the table."
+        ),
+        click.option(
+            "--csv", "csv_path", type=PathOption, metavar="FILE", help="Write the same records as CSV. [e.g. reads.csv]"
+        ),
+    ]
+)
 
 force_option = click.option("--force", is_flag=True, help="Replace output files that exist.")
 
 threads_option = click.option(
-    "--threads", type=click.IntRange(1, 1024), metavar="N", help="Layouts simulated at once; default: the CPUs allowed. [e.g. 2]"
+    "--threads",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    help="Layouts simulated at once; default: the CPUs allowed. [e.g. 2]",
 )
 
 

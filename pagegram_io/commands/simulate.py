@@ -8,9 +8,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pagegram_io.commands.options import (
-    CACHES, COUNTS, PathOption, force_option, layout_options, print_records, record_options,
-    refuse_outputs, shape_of, shape_options, stream_of, stream_options, threads_option,
-)  # fmt: skip
+    CACHES,
+    COUNTS,
+    PathOption,
+    force_option,
+    layout_options,
+    print_records,
+    record_options,
+    refuse_outputs,
+    shape_of,
+    shape_options,
+    stream_of,
+    stream_options,
+    threads_option,
+)
 
 if TYPE_CHECKING:
     from pagegram_io.job import Outcome
@@ -29,24 +40,84 @@ Examples:
 
 
 @click.command("simulate", epilog=EPILOG)
-@click.option("--table", "tables", type=COUNTS, default="20B", show_default=True, metavar="LIST", help="Table sizes in parameters. [e.g. 3.2B,10B,20B]")
-@click.option("--cache", "caches", type=CACHES, default="1GiB", show_default=True, metavar="LIST", help="Page-cache sizes: bytes, a share of the table, or none. [e.g. 64MiB,1GiB,10%,none]")
+@click.option(
+    "--table",
+    "tables",
+    type=COUNTS,
+    default="20B",
+    show_default=True,
+    metavar="LIST",
+    help="Table sizes in parameters. [e.g. 3.2B,10B,20B]",
+)
+@click.option(
+    "--cache",
+    "caches",
+    type=CACHES,
+    default="1GiB",
+    show_default=True,
+    metavar="LIST",
+    help="Page-cache sizes: bytes, a share of the table, or none. [e.g. 64MiB,1GiB,10%,none]",
+)
 @layout_options
-@click.option("--curve", is_flag=True, help="Every cache size in one pass: a record for each of a log grid, 64 a decade.")
-@click.option("--curve-npy", "curve_npy", type=PathOption, metavar="FILE", help="Misses at every size in pages, uint64 .npy; one file a layout if there are several. [e.g. curve.npy]")
-@click.option("--plot", "plot_path", type=PathOption, metavar="FILE", help="Draw reads per token against cache size: .png, .svg or .pdf. [e.g. reads.png]")
-@click.option("--by", "split", type=click.Choice(["order", "column"]), help="Split the reads by n-gram order, or by what is read at once. [e.g. order]")
-@click.option("--warm", "warm_tokens", type=click.IntRange(min=0), default=0, metavar="N", help="Tokens that fill the cache first and are not counted. [e.g. 1000000]")
-@click.option("--cache-unit", type=click.Choice(["page", "row"]), default="page", show_default=True, help="What the cache holds; row: rows in RAM, each miss still reads its page. [e.g. row]")
-@click.option("--policy", type=click.Choice(["lru"]), default="lru", show_default=True, help="Which page is evicted. [e.g. lru]")
-@click.option("--pages", "pages_path", type=PathOption, metavar="FILE", help="Simulate this page trace (.npy or .u32) instead of our layouts. [e.g. mine.npy]")
+@click.option(
+    "--curve", is_flag=True, help="Every cache size in one pass: a record for each of a log grid, 64 a decade."
+)
+@click.option(
+    "--curve-npy",
+    "curve_npy",
+    type=PathOption,
+    metavar="FILE",
+    help="Misses at every size in pages, uint64 .npy; one file a layout if there are several. [e.g. curve.npy]",
+)
+@click.option(
+    "--plot",
+    "plot_path",
+    type=PathOption,
+    metavar="FILE",
+    help="Draw reads per token against cache size: .png, .svg or .pdf. [e.g. reads.png]",
+)
+@click.option(
+    "--by",
+    "split",
+    type=click.Choice(["order", "column"]),
+    help="Split the reads by n-gram order, or by what is read at once. [e.g. order]",
+)
+@click.option(
+    "--warm",
+    "warm_tokens",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Tokens that fill the cache first and are not counted. [e.g. 1000000]",
+)
+@click.option(
+    "--cache-unit",
+    type=click.Choice(["page", "row"]),
+    default="page",
+    show_default=True,
+    help="What the cache holds; row: rows in RAM, each miss still reads its page. [e.g. row]",
+)
+@click.option(
+    "--policy", type=click.Choice(["lru"]), default="lru", show_default=True, help="Which page is evicted. [e.g. lru]"
+)
+@click.option(
+    "--pages",
+    "pages_path",
+    type=PathOption,
+    metavar="FILE",
+    help="Simulate this page trace (.npy or .u32) instead of our layouts. [e.g. mine.npy]",
+)
 @click.option("--name", metavar="NAME", help="What to call the layout behind --pages. [e.g. mine]")
 @stream_options
 @shape_options
 @threads_option
 @record_options
 @force_option
-@click.option("--verbose", is_flag=True, help="Also print what the simulator itself costs: memory, accesses a second, instructions.")
+@click.option(
+    "--verbose",
+    is_flag=True,
+    help="Also print what the simulator itself costs: memory, accesses a second, instructions.",
+)
 def command(**values: Any) -> None:
     """Flash reads per token of each table layout behind an exact LRU page cache.
 
@@ -77,12 +148,30 @@ def _run_layouts(values: dict[str, Any]) -> tuple[list[Layout], list[Outcome]]:
     if values["name"] is not None:
         raise click.UsageError("--name goes with --pages")
     shape = shape_of(values)
-    layouts = [x for size in values["tables"] for x in build(values["layouts"], size, slots=values["slots"], shape=shape)]
-    spec = StreamSpec(values["stream_path"], values["dtype"], values["eod"], values["documents"], values["vocabulary"], values["limit"])
+    layouts = [
+        x for size in values["tables"] for x in build(values["layouts"], size, slots=values["slots"], shape=shape)
+    ]
+    spec = StreamSpec(
+        values["stream_path"],
+        values["dtype"],
+        values["eod"],
+        values["documents"],
+        values["vocabulary"],
+        values["limit"],
+    )
     stream = stream_of(values)
     every = bool(values["curve"] or values["plot_path"] or values["curve_npy"])
     jobs = [
-        Job(spec, layout, values["caches"], every, values["warm_tokens"], values["cache_unit"], values["split"], values["policy"])
+        Job(
+            spec,
+            layout,
+            values["caches"],
+            every,
+            values["warm_tokens"],
+            values["cache_unit"],
+            values["split"],
+            values["policy"],
+        )
         for layout in layouts
     ]
     with progress("simulating", sum(job_accesses(job, len(stream.ids)) for job in jobs)) as report:
@@ -127,5 +216,3 @@ def _write_curves(path: str, outcomes: list[Outcome], *, force: bool) -> None:
             name = f"{stem}.{'-'.join(parts)}.npy"
         with new_file(name, force=force) as file:
             np.save(file, outcome.misses_by_size)
-
-

@@ -12,9 +12,19 @@ if TYPE_CHECKING:
 
 # What the .json beside a trace says that a record also says.
 INHERITED = (
-    "slots", "table_params_actual", "row_format", "row_bytes", "placement", "seed", "heads", "row_width", "dim",
-    "stream", "stream_sha256", "documents",
-)  # fmt: skip
+    "slots",
+    "table_params_actual",
+    "row_format",
+    "row_bytes",
+    "placement",
+    "seed",
+    "heads",
+    "row_width",
+    "dim",
+    "stream",
+    "stream_sha256",
+    "documents",
+)
 
 
 def run_pages(values: dict[str, Any]) -> list[Outcome]:

@@ -33,7 +33,11 @@ def _setting(record: SimulationRecord) -> tuple[object, ...]:
 
 def _cells(record: SimulationRecord, engram: dict[tuple[object, ...], float]) -> list[str]:
     rival = engram.get(_setting(record))
-    fewer = "" if rival is None or record.layout == "engram" or not record.reads_per_token else f"{rival / record.reads_per_token:.2f}x"
+    fewer = (
+        ""
+        if rival is None or record.layout == "engram" or not record.reads_per_token
+        else f"{rival / record.reads_per_token:.2f}x"
+    )
     return [
         _label(record),
         "-" if record.order is None else str(record.order),
@@ -52,9 +56,20 @@ def _cells(record: SimulationRecord, engram: dict[tuple[object, ...], float]) ->
 
 
 COLUMNS = (
-    "layout", "order", "column", "table", "file", "cache", "reads/token", "less first reads", "second half", "hit rate",
-    "bytes/token", "amplification", "fewer than engram",
-)  # fmt: skip
+    "layout",
+    "order",
+    "column",
+    "table",
+    "file",
+    "cache",
+    "reads/token",
+    "less first reads",
+    "second half",
+    "hit rate",
+    "bytes/token",
+    "amplification",
+    "fewer than engram",
+)
 
 
 def print_table(records: Sequence[SimulationRecord], *, verbose: bool) -> None:
@@ -75,21 +90,25 @@ def print_table(records: Sequence[SimulationRecord], *, verbose: bool) -> None:
     # Where nobody looks at a terminal, lines are as long as they are.
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
     first = records[0]
-    unit = f"{format_bytes(first.page_bytes)} pages" if first.cache_unit == "page" else "rows (each miss reads its page)"
+    unit = (
+        f"{format_bytes(first.page_bytes)} pages" if first.cache_unit == "page" else "rows (each miss reads its page)"
+    )
     state = "cold" if first.state == "cold" else f"warmed by {first.warm_tokens:,} tokens"
     console.print(
-        f"{first.stream}: {first.tokens:,} tokens in {first.documents:,} documents; {first.policy.upper()} cache of {unit}, {state}; "
+        f"{first.stream}: {first.tokens:,} tokens in {first.documents:,} documents; "
+        f"{first.policy.upper()} cache of {unit}, {state}; "
         f"rows in {first.row_format}, {first.placement}, seed {first.seed}",
         highlight=False,
     )
     console.print(table)
-    for line in caveats(records):
-        console.print(line, highlight=False)
+    for sentence in caveats(records):
+        console.print(sentence, highlight=False)
     if verbose:
         for record in records:
             rate = record.accesses / record.seconds / 1e6 if record.seconds else 0.0
             console.print(
-                f"{_label(record)} at {_cache(record)}: cache and index would take {format_bytes(record.memory_bytes)} of RAM; "
+                f"{_label(record)} at {_cache(record)}: "
+                f"cache and index would take {format_bytes(record.memory_bytes)} of RAM; "
                 f"simulated in {record.seconds:.2f} s ({rate:.0f}M accesses/s, {record.isa}, {record.threads} threads)",
                 highlight=False,
             )
@@ -101,11 +120,18 @@ def caveats(records: Sequence[SimulationRecord]) -> list[str]:
     if not names & {"flat", "engram", "pagegram"}:
         return []
     paper = " and ".join(f"{reads} for {name}" for name, reads in PAPER_READS.items())
-    lines = [f"Not the paper's numbers: stream and hash are ours (the paper, on its own text, 20B behind 1 GiB: {paper} reads a token)."]
+    lines = [
+        "Not the paper's numbers: stream and hash are ours "
+        f"(the paper, on its own text, 20B behind 1 GiB: {paper} reads a token)."
+    ]
     sizes = {_label(r): r.file_bytes for r in records}
     lines.append(
         "Flat reads no more than pagegram: the case against flat is loss, not reads."
-        + (" Files differ in size at equal parameters: pagegram S=4 leaves 20 % of each page empty." if "pagegram S=4" in sizes else "")
+        + (
+            " Files differ in size at equal parameters: pagegram S=4 leaves 20 % of each page empty."
+            if "pagegram S=4" in sizes
+            else ""
+        )
     )
     return lines
 
@@ -131,13 +157,19 @@ def warnings(records: Sequence[SimulationRecord], layouts: Sequence[Layout]) -> 
         where = f"{_label(r)} at {_cache(r)}"
         middle = r.warm_tokens + r.tokens // 2
         if r.cache_unit == "page" and r.cache_pages >= r.pages:
-            lines.append(f"{where}: the cache is as large as the whole table ({format_bytes(r.file_bytes)}); every read is a first access")
+            lines.append(
+                f"{where}: the cache holds the whole table ({format_bytes(r.file_bytes)}); every read is a first access"
+            )
         elif r.cache_full_at_token is None:
-            lines.append(f"{where}: the cache never filled; a longer stream would read less a token after it does, give more tokens")
+            lines.append(f"{where}: the cache never filled, so these are mostly first accesses; give more tokens")
         elif r.cache_full_at_token > middle:
-            lines.append(f"{where}: the cache filled only at token {r.cache_full_at_token:,}, after mid-stream; give more tokens")
+            lines.append(
+                f"{where}: the cache filled at token {r.cache_full_at_token:,}, after mid-stream; give more tokens"
+            )
         total = [x for x in records if (_label(x), x.table_params, x.cache_pages) == key]
         misses, first = sum(x.misses for x in total), sum(x.compulsory_misses for x in total)
         if misses and first > 0.2 * misses and r.cache_pages < r.pages:
-            lines.append(f"{where}: {100 * first / misses:.0f} % of the reads are first accesses to a page; give more tokens, or --warm")
+            lines.append(
+                f"{where}: {100 * first / misses:.0f} % of the reads are first accesses; give more tokens, or --warm"
+            )
     return lines

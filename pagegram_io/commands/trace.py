@@ -7,8 +7,15 @@ from typing import Any
 import click
 
 from pagegram_io.commands.options import (
-    COUNT, PathOption, force_option, refuse_outputs, shape_of, shape_options, stream_of, stream_options,
-)  # fmt: skip
+    COUNT,
+    PathOption,
+    force_option,
+    refuse_outputs,
+    shape_of,
+    shape_options,
+    stream_of,
+    stream_options,
+)
 
 EPILOG = """
 Examples:
@@ -21,13 +28,55 @@ Examples:
 
 
 @click.command("trace", epilog=EPILOG)
-@click.option("--layout", "layout_name", type=click.Choice(["flat", "engram", "pagegram"]), required=True, help="Which layout. [e.g. pagegram]")
-@click.option("--slots", type=int, default=4, show_default=True, metavar="S", help="Slots a head chooses from, for pagegram. [e.g. 15]")
-@click.option("--table", type=COUNT, default="20B", show_default=True, metavar="N", help="Table size in parameters. [e.g. 20B]")
-@click.option("--emit", type=click.Choice(["pages", "rows", "bytes"]), default="pages", show_default=True, help="Page ids, global row numbers, or file offsets of rows. [e.g. rows]")
-@click.option("--format", "form", type=click.Choice(["npy", "u32", "csv", "parquet", "fio-iolog"]), default="npy", show_default=True, help="npy: [tokens, columns]; u32: one page after the other; fio-iolog: for fio --read_iolog. [e.g. u32]")
-@click.option("--target", default="table.bin", show_default=True, metavar="FILE", help="The file or device that a fio iolog reads. [e.g. /dev/nvme0n1]")
-@click.option("-o", "--output", "output", type=PathOption, required=True, metavar="FILE", help="Where to write; FILE.json beside it says what it is. [e.g. pages.npy]")
+@click.option(
+    "--layout",
+    "layout_name",
+    type=click.Choice(["flat", "engram", "pagegram"]),
+    required=True,
+    help="Which layout. [e.g. pagegram]",
+)
+@click.option(
+    "--slots",
+    type=int,
+    default=4,
+    show_default=True,
+    metavar="S",
+    help="Slots a head chooses from, for pagegram. [e.g. 15]",
+)
+@click.option(
+    "--table", type=COUNT, default="20B", show_default=True, metavar="N", help="Table size in parameters. [e.g. 20B]"
+)
+@click.option(
+    "--emit",
+    type=click.Choice(["pages", "rows", "bytes"]),
+    default="pages",
+    show_default=True,
+    help="Page ids, global row numbers, or file offsets of rows. [e.g. rows]",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["npy", "u32", "csv", "parquet", "fio-iolog"]),
+    default="npy",
+    show_default=True,
+    help="npy: [tokens, columns]; u32: one page after the other; fio-iolog: for fio --read_iolog. [e.g. u32]",
+)
+@click.option(
+    "--target",
+    default="table.bin",
+    show_default=True,
+    metavar="FILE",
+    help="The file or device that a fio iolog reads. [e.g. /dev/nvme0n1]",
+)
+@click.option(
+    "-o",
+    "--output",
+    "output",
+    type=PathOption,
+    required=True,
+    metavar="FILE",
+    help="Where to write; FILE.json beside it says what it is. [e.g. pages.npy]",
+)
 @stream_options
 @shape_options
 @force_option
@@ -43,7 +92,13 @@ def command(**values: Any) -> None:
     stream = stream_of(values)
     with progress("writing the trace", len(stream.ids)) as report:
         tokens = write_trace(
-            layout, stream, values["output"], emit=values["emit"], form=values["form"], target=values["target"],
-            force=values["force"], progress=report,
-        )  # fmt: skip
+            layout,
+            stream,
+            values["output"],
+            emit=values["emit"],
+            form=values["form"],
+            target=values["target"],
+            force=values["force"],
+            progress=report,
+        )
     click.echo(f"{values['output']}: {values['emit']} of {tokens:,} tokens, {layout.label}", err=True)
