@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pagegram_io.job import Job, StreamSpec, run, run_jobs
     from pagegram_io.layout import Column, Group, Layout, Region, Shape, engram, flat, pagegram
     from pagegram_io.records import records_to_frame
-    from pagegram_io.simulate import curve, simulate
+    from pagegram_io.simulation import curve, simulate
     from pagegram_io.tokens import Stream, read_stream
 
 _HOMES = {
@@ -22,7 +22,7 @@ _HOMES = {
     "job": ("Job", "StreamSpec", "run", "run_jobs"),
     "layout": ("Column", "Group", "Layout", "Region", "Shape", "engram", "flat", "pagegram"),
     "records": ("records_to_frame",),
-    "simulate": ("curve", "simulate"),
+    "simulation": ("curve", "simulate"),
     "tokens": ("Stream", "read_stream"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -60,7 +60,8 @@ def draw_figure4(
     device_rows, device_curves = _read_device_curves(device_records)
     caption = _wrap(_describe(rows, curves))
     device_caption = _wrap(_describe_device(device_rows, device_curves)) if device_rows else []
-    top_in = HEADING_IN + (0.3 if title else 0.0)
+    looks = Styles([curve.key for curve in curves] + [curve.key for curve in device_curves])
+    top_in = HEADING_IN + looks.key_in + (0.3 if title else 0.0)
     device_top_in = top_in + READS_BODY_IN + AXIS_IN + LINE_IN * len(caption) + 0.5
     if device_rows:
         height_in = device_top_in + DEVICE_BODY_IN + AXIS_IN + LINE_IN * len(device_caption) + 0.1
@@ -69,7 +70,6 @@ def draw_figure4(
     heading = "(b)  Lookups per second, by reads in flight"
     with styles.own_style():
         figure = styles.new_figure(height_in)
-        looks = Styles([curve.key for curve in curves] + [curve.key for curve in device_curves])
         if title:
             styles.put_text(figure, 0.12, 0.22, title, size=styles.FONT_PT + 2, weight="bold")
         _draw_reads(figure, rows, curves, looks, top_in, caption, "(a)  ", ())
@@ -102,11 +102,12 @@ def draw_curves(
     target = check_suffix(path)
     rows, curves = _read_curves(records)
     caption = _wrap(_describe(rows, curves))
+    looks = Styles([curve.key for curve in curves])
+    top_in = HEADING_IN + looks.key_in
     with styles.own_style():
-        height_in = HEADING_IN + READS_BODY_IN + AXIS_IN + LINE_IN * len(caption) + 0.1
+        height_in = top_in + READS_BODY_IN + AXIS_IN + LINE_IN * len(caption) + 0.1
         figure = styles.new_figure(height_in)
-        looks = Styles([curve.key for curve in curves])
-        _draw_reads(figure, rows, curves, looks, HEADING_IN, caption, "", marked_bytes)
+        _draw_reads(figure, rows, curves, looks, top_in, caption, "", marked_bytes)
         styles.save_figure(figure, target, force=force)
 
 

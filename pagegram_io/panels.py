@@ -70,7 +70,7 @@ def draw_reads_panel(
     _label_curves(axes, ends, styles)
     axes.set_xlabel(cache_label)
     axes.set_ylabel("reads per token (linear below 1, log above)")
-    _frame_panel(figure, top_in, body_in, heading, caption)
+    _frame_panel(figure, top_in, body_in, heading, caption, key_in=styles.key_in)
     if len(styles.sizes) > 1:
         _draw_size_key(figure, styles, top_in)
 
@@ -139,8 +139,10 @@ def _new_axes(figure: Figure, top_in: float, body_in: float, right_in: float) ->
     return figure.add_axes((left, bottom, (WIDTH_IN - LEFT_IN - right_in) / WIDTH_IN, body_in / height_in))
 
 
-def _frame_panel(figure: Figure, top_in: float, body_in: float, heading: str, caption: Sequence[str]) -> None:
-    put_text(figure, 0.12, top_in - 0.15, heading, size=FONT_PT + 1, weight="bold")
+def _frame_panel(
+    figure: Figure, top_in: float, body_in: float, heading: str, caption: Sequence[str], *, key_in: float = 0.0
+) -> None:
+    put_text(figure, 0.12, top_in - 0.15 - key_in, heading, size=FONT_PT + 1, weight="bold")
     for index, line in enumerate(caption):
         put_text(figure, 0.12, top_in + body_in + AXIS_IN + LINE_IN * (index + 0.5), line)
 
@@ -281,7 +283,7 @@ def _label_curves(axes: Axes, ends: Sequence[tuple[CurveKey, float, float]], sty
 def _label_right(axes: Axes, labels: Sequence[_Label], left_pt: float, height_pt: float) -> None:
     """In a column at left_pt, each tied to the highest of its curves' ends."""
     ends = sorted((max(label.ends, key=lambda end: end[1])[::-1], index) for index, label in enumerate(labels))
-    places = spread([y_pt for (y_pt, _), _ in ends], gap=FONT_PT * 1.35, low=4, high=height_pt + 8)
+    places = spread([y_pt for (y_pt, _), _ in ends], gap=FONT_PT * 1.35, low=4, high=height_pt)
     for ((y_pt, x_pt), index), place_pt in zip(ends, places, strict=True):
         colour = labels[index].colour
         line = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3, "relpos": (0, 0.5)}

@@ -73,8 +73,8 @@ class SimulationRecord:
     reads_per_token_without_compulsory: float
     hit_rate: float
     bytes_read_per_token: float
-    bytes_used_per_token: float
-    read_amplification: float
+    bytes_used_per_token: float | None
+    read_amplification: float | None
     compulsory_share: float
     cache_full_at_token: int | None
     memory_bytes: int

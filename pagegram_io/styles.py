@@ -29,7 +29,7 @@ COLOURS: dict[tuple[str, int | None], str] = {
     ("pagegram", 4): "#0072B2",
     ("pagegram", 15): "#009E73",
 }
-OTHER_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+OTHER_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#882255", "#999933")
 NAMES = {"flat": "flat", "engram": "Engram-style", "pagegram": "PageGram"}
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.4)), (0, (7, 2, 1.4, 2)), (0, (11, 2.5)))  # points
 INK = "#333333"
@@ -39,6 +39,7 @@ LEFT_IN = 0.62
 LINE_IN = 0.15  # one line of a caption
 AXIS_IN = 0.54  # tick labels and axis label under a panel
 HEADING_IN = 0.36  # above a panel
+KEY_IN = 0.18  # the key of the table sizes, where it does not fit beside the heading
 DPI = 300
 
 
@@ -60,6 +61,11 @@ class Styles:
             if (layout, slots) not in self._colours:
                 self._colours[layout, slots] = COLOURS.get((layout, slots)) or next(spare)
         self.sizes = sorted({params for _, _, params in ordered if params is not None}, reverse=True)
+
+    @property
+    def key_in(self) -> float:
+        """The extra room above a panel for the key of the table sizes."""
+        return KEY_IN if len(self.sizes) > 3 else 0.0
 
     def colour(self, key: CurveKey) -> str:
         return self._colours[key[0], key[1]]

@@ -30,7 +30,7 @@ INHERITED = (
 def run_pages(values: dict[str, Any]) -> list[Outcome]:
     """Simulate the trace that --pages names; what stands beside it in .json names its layout and stream."""
     from pagegram_io.progress import progress
-    from pagegram_io.simulate import curve_outcome
+    from pagegram_io.simulation import curve_outcome
     from pagegram_io.trace import read_pages
 
     if values["split"] or values["cache_unit"] != "page" or values["stream_path"]:
