@@ -47,10 +47,27 @@ def _raise(status: int, error: Any) -> None:
 def _checked(call: Any, *arguments: Any) -> int:
     """Call C with an error text at the end; returns its count or raises."""
     error = ffi.new("pgio_error *")
-    status = call(*arguments, error)
+    try:
+        status = call(*arguments, error)
+    except OverflowError as overflow:
+        raise ValueError(f"a number is negative or too large for the C core ({overflow})") from None
     if status < 0:
         _raise(status, error)
     return int(status)
+
+
+def _structs(ctype: str, values: Any) -> Any:
+    """C structs from dicts; ValueError for a field that its C type cannot hold."""
+    try:
+        return ffi.new(ctype, values)
+    except OverflowError as overflow:
+        raise ValueError(f"a field of the layout is negative or too large for the C core ({overflow})") from None
+
+
+def _isa(name: str) -> int:
+    if name not in ISAS:
+        raise ValueError(f"instruction set {name!r} is not known; choose one of {', '.join(ISAS)}")
+    return ISAS[name]
 
 
 def _pointer(array: np.ndarray, ctype: str) -> Any:
@@ -150,7 +167,7 @@ def hash_finish(hashes: np.ndarray, salt_value: int) -> np.ndarray:
 
 
 def _columns(layout: Layout) -> Any:
-    return ffi.new(
+    return _structs(
         "pgio_column[]",
         [
             {
@@ -191,7 +208,7 @@ def _groups(layout: Layout) -> tuple[Any, Any]:
         for g in layout.groups
         for r in g.regions
     ]
-    return ffi.new("pgio_group[]", groups), ffi.new("pgio_region[]", regions)
+    return _structs("pgio_group[]", groups), _structs("pgio_region[]", regions)
 
 
 class Rows(Handle):
@@ -203,7 +220,7 @@ class Rows(Handle):
         super().__init__()
         columns = _columns(layout)
         self.column_count = len(columns)
-        self._make("pgio_rows", lib.pgio_rows_new, columns, len(columns), ISAS[isa])
+        self._make("pgio_rows", lib.pgio_rows_new, columns, len(columns), _isa(isa))
 
     def emit(self, stream: Stream, begin: int = 0, end: int | None = None) -> np.ndarray:
         """Rows of the tokens from begin to end, uint64 [tokens, columns]."""
@@ -232,7 +249,12 @@ class History(Handle):
 
     def append(self, ids: Sequence[int] | np.ndarray) -> int:
         """Append ids (all or none); returns the new length. ValueError names an id outside the vocabulary."""
-        array = np.ascontiguousarray(ids, dtype=np.int64)
+        given = np.asarray(ids)
+        if given.size and not np.issubdtype(given.dtype, np.integer):  # a float would lose its fraction without a word
+            raise ValueError(f"token ids are integers, not {given.dtype}")
+        if given.dtype == np.uint64 and given.size and int(given.max()) >= 2**63:
+            raise ValueError(f"token id {int(given.max())} is not in 0 to {self.vocabulary - 1}")
+        array = np.ascontiguousarray(given, dtype=np.int64)
         return _checked(lib.pgio_history_append, self._live(), _pointer(array, "int64_t *"), array.size)
 
     def rewind(self, length: int) -> int:
@@ -260,7 +282,7 @@ class Place(Handle):
         super().__init__()
         groups, regions = _groups(layout)
         self._make(
-            "pgio_place", lib.pgio_place_new, groups, len(groups), regions, len(regions), layout.page_bytes, ISAS[isa]
+            "pgio_place", lib.pgio_place_new, groups, len(groups), regions, len(regions), layout.page_bytes, _isa(isa)
         )
         self.column_count = sum(len(g.columns) for g in layout.groups)
         self.page_count = int(lib.pgio_place_page_count(self._handle))
@@ -318,7 +340,7 @@ class Source(Handle):
             len(regions),
             layout.page_bytes,
             self._tokens.view,
-            ISAS[isa],
+            _isa(isa),
         )
         self.page_columns = int(lib.pgio_source_page_columns(self._handle))
 
@@ -408,7 +430,7 @@ class Curve(Handle):
             _pointer(self._classes, "uint32_t *"),
             self.columns,
             self.class_count,
-            ISAS[isa],
+            _isa(isa),
         )
 
     def access(self, pages: np.ndarray) -> int:
