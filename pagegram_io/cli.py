@@ -99,9 +99,13 @@ def run(arguments: list[str] | None = None) -> int:
     from pagegram_io.errors import FormatError
 
     try:
-        status: Any = group.main(args=arguments, prog_name="pagegram-io", standalone_mode=False)
+        # Not group.main: it answers Ctrl-C itself, and would lose how far the work had got.
+        with group.make_context("pagegram-io", list(sys.argv[1:] if arguments is None else arguments)) as context:
+            status: Any = group.invoke(context)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
+    except click.exceptions.Exit as done:
+        return done.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "")
         return 2

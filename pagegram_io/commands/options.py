@@ -45,7 +45,8 @@ CACHES = Parsed("sizes", _list_of(parse_cache))
 WHOLES = Parsed("numbers", _list_of(_whole))
 NAMES = Parsed("names", lambda text: tuple(text.split(",")))
 
-PathOption = click.Path(dir_okay=True)
+# Our own reading and writing says what is wrong with a path; click would say it in other words and exit 2.
+PathOption = click.Path(readable=False)
 
 
 def _apply(options: list[Callable[[Any], Any]]) -> Callable[[Decorated], Decorated]:

@@ -1,0 +1,72 @@
+"""README, docs and the package data: every command runs as it stands, every Python block too."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def indented_commands(text: str) -> list[str]:
+    """Commands of indented blocks, without the shell's prompt and their comments."""
+    lines = (line.strip().removeprefix("$ ") for line in text.splitlines() if line.startswith("    "))
+    return [line.split("   #")[0].strip() for line in lines if line.startswith("pagegram-io ")]
+
+
+def python_blocks(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def test_readme_opens_with_the_two_commands() -> None:
+    lines = [line.split("#")[0].strip() for line in README.splitlines() if line.startswith("    ")]
+    assert lines[:2] == ["make demo", "make test"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", indented_commands(README))
+def test_readme_commands(command: str, tmp_path: Path) -> None:
+    np.tile(np.arange(1, 1001, dtype="<u2"), 20).tofile(tmp_path / "mine.u16")
+    words = shlex.split(command)
+    code = "import sys; from pagegram_io.cli import main; main(sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words[1:]], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    shown = re.search(re.escape(f"$ {command}") + r"\n((?:    .+\n)+)", README)
+    if shown:  # README shows what it prints
+        expected = [line.split() for line in shown[1].splitlines()]
+        assert [line.split() for line in done.stdout.splitlines()][: len(expected)] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "block"),
+    [
+        (name, block)
+        for name in ("README.md", "docs/own_layout.md")
+        for block in python_blocks((ROOT / name).read_text())
+    ],
+    ids=lambda value: value if value.endswith(".md") else "",
+)
+def test_python_blocks(name: str, block: str, tmp_path: Path) -> None:
+    """C15 for the layout of one's own: through pages, simulator and the figure."""
+    done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    if name == "docs/own_layout.md":
+        assert len([line for line in block.splitlines() if line.strip()]) <= 25
+        assert 0.2 < float(done.stdout) < 0.6
+        assert (tmp_path / "own_layout.png").stat().st_size > 20_000
+
+
+def test_links_and_files_named_in_the_docs_exist() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+?)\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name} names {target}"
