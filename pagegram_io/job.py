@@ -35,6 +35,7 @@ from pagegram_io.trace import LayoutSource
 
 POLICIES = ("lru",)
 SPLITS = ("order", "column")
+CACHE_UNITS = ("page", "row")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -123,6 +124,10 @@ def run_outcome(job: Job, *, stream: Stream | None = None, tick: Tick | None = N
     """As ``run``, with the whole curve beside the records."""
     if job.policy not in POLICIES:
         raise ValueError(f"policy {job.policy!r} is not known; choose {', '.join(POLICIES)}")
+    if job.cache_unit not in CACHE_UNITS:
+        raise ValueError(f"cache unit {job.cache_unit!r} is not known; choose {' or '.join(CACHE_UNITS)}")
+    if job.split is not None and job.split not in SPLITS:
+        raise ValueError(f"reads are split by {' or '.join(SPLITS)}, not by {job.split!r}")
     stream = stream if stream is not None else job.stream.read()
     layout, sizes = job.layout, _sizes(job)
     classes, class_names = _classes(layout, job.split)

@@ -268,7 +268,7 @@ class Shape:
         orders = self.orders
         if not orders or list(orders) != sorted(set(orders)) or orders[0] < 1 or orders[-1] > native.MAX_ORDER:
             raise ValueError(
-                f"orders {','.join(map(str, orders))}: give distinct ones from 1 to {native.MAX_ORDER}, ascending, as 2,3"
+                f"orders {','.join(map(str, orders))}: give distinct ones of 1 to {native.MAX_ORDER}, ascending: 2,3"
             )
         for name, value in (("heads", self.heads), ("row width", self.row_width), ("dim", self.dim)):
             if value < 1:

@@ -173,6 +173,8 @@ def drive(
     source: PageSource, work: Policy, sizes: list[int], *, warm_tokens: int, dtype: type, tick: Tick | None
 ) -> Result:
     """Push the whole source through a policy, noting the counts where counting starts, half-way and at the end."""
+    if warm_tokens < 0:
+        raise ValueError(f"--warm {warm_tokens} is negative; it is the number of tokens that fill the cache uncounted")
     if warm_tokens >= source.token_count:
         raise ValueError(f"--warm {warm_tokens} leaves nothing to count: the stream has {source.token_count} tokens")
     started = time.perf_counter()

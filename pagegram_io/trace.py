@@ -124,8 +124,13 @@ def read_pages(path: str | os.PathLike[str]) -> tuple[np.ndarray, dict[str, Any]
             raise FormatError(f"{file}: the file is empty")
         try:
             pages = np.load(file, mmap_mode="r", allow_pickle=False)
-        except (ValueError, EOFError) as error:
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # a damaged header makes NumPy's parser raise nearly anything
             raise FormatError(f"{file}: not a whole .npy file ({error})") from None
+        if not isinstance(pages, np.ndarray):
+            pages.close()
+            raise FormatError(f"{file}: not a .npy file but an archive of several")
     else:
         raise FormatError(f"{file}: a page trace is a .npy or a .u32 file")
     beside = Path(f"{file}.json")
@@ -139,7 +144,20 @@ def read_pages(path: str | os.PathLike[str]) -> tuple[np.ndarray, dict[str, Any]
         raise FormatError(f"{beside}: not the description of a trace of schema {SCHEMA}")
     if about.get("emit") != "pages":
         raise FormatError(f"{file}: holds {about.get('emit')}, not pages; make it with --emit pages")
+    for name in ("pages", "page_bytes", "tokens", "columns", "accesses"):
+        if type(about.get(name, 1)) is not int or about.get(name, 1) < 1:
+            raise FormatError(f"{beside}: {name} is {about[name]!r}, not a positive whole number")
+    _check_length(file, pages, about)
     return pages, about
+
+
+def _check_length(file: Path, pages: np.ndarray, about: dict[str, Any]) -> None:
+    """A trace cut short between two pages is a whole file all the same; what stands beside it knows better."""
+    if file.suffix == ".u32" and pages.size != about.get("accesses", pages.size):
+        raise FormatError(f"{file}: holds {pages.size} accesses, and the .json beside it says {about['accesses']}")
+    if file.suffix == ".npy" and "tokens" in about and pages.shape != (about["tokens"], about.get("columns")):
+        wanted = [about["tokens"], about.get("columns")]
+        raise FormatError(f"{file}: holds {list(pages.shape)} pages, and the .json beside it says {wanted}")
 
 
 def emit_batches(layout: Layout, stream: Stream, emit: str) -> Iterator[np.ndarray]:
@@ -215,13 +233,14 @@ def write_trace(
     with native.Rows(layout) as rows, native.Place(layout) as place:
         columns = {"pages": place.page_columns, "rows": rows.column_count, "bytes": place.byte_columns}[emit]
     about = describe(layout, stream, emit=emit, form=form, columns=columns)
-    tokens = 0
+    tokens = accesses = 0
 
     def batches() -> Iterator[np.ndarray]:
-        nonlocal tokens
+        nonlocal tokens, accesses
         for batch in emit_batches(layout, stream, emit):
             yield batch
             tokens += len(batch)
+            accesses += int(np.count_nonzero(batch != native.NO_PAGE)) if emit == "pages" else batch.size
             if progress:
                 progress(len(batch))
 
@@ -235,7 +254,7 @@ def write_trace(
                 _write(
                     form, file, batches(), columns=columns, token_count=len(stream.ids), layout=layout, target=target
                 )
-        description.write((json.dumps(about, indent=1) + "\n").encode())
+        description.write((json.dumps(about | {"accesses": accesses}, indent=1) + "\n").encode())
     return tokens
 
 
@@ -278,9 +297,10 @@ def _write(
     else:
         file.write(f"fio version 2 iolog\n{target} add\n{target} open\n".encode())
         size = layout.page_bytes
+        first = min(region.base_byte for region in layout.regions) // size  # where page id 0 lies in the file
         for batch in batches:
             used = batch[batch != native.NO_PAGE].tolist()
-            file.write("".join(f"{target} read {page * size} {size}\n" for page in used).encode())
+            file.write("".join(f"{target} read {(first + page) * size} {size}\n" for page in used).encode())
         file.write(f"{target} close\n".encode())
 
 
