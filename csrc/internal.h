@@ -95,7 +95,10 @@ void pgio_document_advance(const pgio_tokens *tokens, pgio_document *document);
 void pgio_hash_block(const pgio_tokens *tokens, uint64_t begin, uint64_t count, uint32_t order_count,
                      pgio_document *document, uint64_t *hashes, uint64_t stride, uint32_t isa);
 
-/* place.c, for source.c: is every unit of this group read whole, so that one of its columns tells all? */
+/* rows.c, for source.c. */
+int pgio_columns_check(const pgio_column *columns, uint32_t column_count, pgio_error *error);
+
+/* place.c, for source.c: is every unit of this group read whole, whichever of its rows is wanted? */
 bool pgio_place_reads_whole(const pgio_region *regions, uint32_t region_count, uint64_t page_bytes);
 
 #endif

@@ -97,19 +97,27 @@ static void compile_lanes(pgio_rows *rows)
     }
 }
 
+int pgio_columns_check(const pgio_column *columns, uint32_t column_count, pgio_error *error)
+{
+    if (column_count < 1 || column_count > PGIO_MAX_COLUMNS)
+        return pgio_fail(error, EINVAL, "%u columns; a layout has 1 to %d", column_count, PGIO_MAX_COLUMNS);
+    int status = 0;
+    for (uint32_t c = 0; c < column_count && !status; c++)
+        status = check_column(&columns[c], c, error);
+    return status;
+}
+
 int pgio_rows_new(pgio_rows **out, const pgio_column *columns, uint32_t column_count, uint32_t isa, pgio_error *error)
 {
     *out = NULL;
-    if (column_count < 1 || column_count > PGIO_MAX_COLUMNS)
-        return pgio_fail(error, EINVAL, "%u columns; a layout has 1 to %d", column_count, PGIO_MAX_COLUMNS);
-    int status = pgio_isa_resolve(isa, &isa, error);
-    bool wide = true;
-    for (uint32_t c = 0; c < column_count && !status; c++) {
-        status = check_column(&columns[c], c, error);
-        wide = wide && columns[c].modulus < WIDE_LIMIT;
-    }
+    int status = pgio_columns_check(columns, column_count, error);
+    if (!status)
+        status = pgio_isa_resolve(isa, &isa, error);
     if (status)
         return status;
+    bool wide = true;
+    for (uint32_t c = 0; c < column_count; c++)
+        wide = wide && columns[c].modulus < WIDE_LIMIT;
     uint32_t lane_count = (column_count + LANES - 1) / LANES * LANES;
     pgio_rows *rows = calloc(1, sizeof *rows);
     if (rows) {

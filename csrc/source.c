@@ -1,8 +1,9 @@
 /* source.c: a restartable stream of pages: tokens through rows.c and place.c, a block at a time.
  *
  * Owns the position in the stream and the scratch rows between the two steps. Where every unit of a
- * group is read whole, one of its columns decides the page, so only that one is computed, without its
- * slot: pages of a PageGram token cost two row hashes instead of thirty-two. */
+ * group is read whole, and all its columns surely choose the same unit, one of them decides the page, so
+ * only that one is computed, without its slot: pages of a PageGram token cost two row hashes instead of
+ * thirty-two. Any other group is computed in full, and place.c sees whether its rows share a unit. */
 #include "internal.h"
 
 #define BLOCK 256 /* tokens: 16 columns of 8 bytes each stay in the second-level cache */
@@ -16,6 +17,28 @@ struct pgio_source {
     uint32_t column_count;
 };
 
+/* Does each column choose the same unit of the group, whatever its slot? The bucket must be the same hash,
+ * a bucket a whole number of units, and a column's slots inside one unit of it. */
+static bool share_a_unit(const pgio_column *columns, const pgio_group *group)
+{
+    const pgio_column *first = &columns[0];
+    uint64_t unit_rows = group->unit_rows;
+    if (unit_rows < 1 || first->row_base < group->row_base || first->row_stride % unit_rows)
+        return false;
+    for (uint32_t c = 0; c < group->column_count; c++) {
+        const pgio_column *column = &columns[c];
+        if (column->bucket_salt != first->bucket_salt || column->bucket_order != first->bucket_order ||
+            column->modulus != first->modulus || column->row_stride != first->row_stride ||
+            column->scheme != first->scheme || column->row_base < group->row_base)
+            return false;
+        uint64_t row = column->row_base - group->row_base;
+        if (row / unit_rows != (first->row_base - group->row_base) / unit_rows ||
+            column->slot_count > unit_rows - row % unit_rows)
+            return false;
+    }
+    return true;
+}
+
 /* Drops the columns that cannot change a page. Returns how many are left. */
 static uint32_t reduce(pgio_column *columns, pgio_group *groups, uint32_t group_count, const pgio_region *regions,
                        uint64_t page_bytes)
@@ -23,11 +46,12 @@ static uint32_t reduce(pgio_column *columns, pgio_group *groups, uint32_t group_
     uint32_t from = 0, to = 0;
     for (uint32_t g = 0; g < group_count; g++) {
         uint32_t count = groups[g].column_count;
-        bool whole = pgio_place_reads_whole(regions, groups[g].region_count, page_bytes);
-        groups[g].column_count = whole ? 1 : count;
+        bool one_tells_all = pgio_place_reads_whole(regions, groups[g].region_count, page_bytes) &&
+                             share_a_unit(columns + from, &groups[g]);
+        groups[g].column_count = one_tells_all ? 1 : count;
         for (uint32_t c = 0; c < groups[g].column_count; c++) {
             columns[to] = columns[from + c];
-            if (whole)
+            if (one_tells_all)
                 columns[to].slot_count = 1;
             to++;
         }
@@ -58,6 +82,8 @@ int pgio_source_new(pgio_source **out, const pgio_column *columns, uint32_t colu
 {
     *out = NULL;
     int status = check_counts(groups, group_count, column_count, region_count, error);
+    if (!status)
+        status = pgio_columns_check(columns, column_count, error);
     if (!status)
         status = pgio_tokens_check(tokens, 0, tokens->count, error);
     if (status)

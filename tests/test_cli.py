@@ -238,9 +238,13 @@ def test_pages_that_are_none(folder: Path, capsys: pytest.CaptureFixture[str]) -
     Path("cut.npy").write_bytes(Path("good.npy").read_bytes()[:-3])
     Path("cut.u32").write_bytes(b"12345")
     for name, status, word in (
-        ("float.npy", 2, "float64"), ("negative.npy", 2, "negative"), ("none.npy", 2, "unused"), ("cut.npy", 1, "cut.npy"),
-        ("cut.u32", 1, "cut.u32"), ("missing.npy", 1, "no such"),
-    ):  # fmt: skip
+        ("float.npy", 2, "float64"),
+        ("negative.npy", 2, "negative"),
+        ("none.npy", 2, "unused"),
+        ("cut.npy", 1, "cut.npy"),
+        ("cut.u32", 1, "cut.u32"),
+        ("missing.npy", 1, "no such"),
+    ):
         refused([*simulate, name], capsys, folder, status, word)
     refused([*simulate, "good.npy", "--by", "order"], capsys, folder, 2, "--pages")
     assert run([*simulate, "good.npy", "--json"]) == 0
