@@ -37,7 +37,7 @@ SHARED_FIELDS = (
 UNSTATED_FIELDS = ("seed", "row_format", "placement")  # a page array of one's own has none of these
 CURVE_FIELDS = ("table_params_actual", "row_bytes", "pages", "file_bytes", "heads", "row_width", "dim", "orders")
 DEVICE_SHARED_FIELDS = (
-    "target", "engine", "direct", "mode", "jobs", "cache_bytes", "stream_sha256", "seed", "page_bytes", "row_format",
+    "target", "engine", "direct", "mode", "jobs", "stream_sha256", "seed", "page_bytes", "row_format",
 )  # fmt: skip
 
 
@@ -60,7 +60,9 @@ def draw_figure4(
     device_rows, device_curves = _read_device_curves(device_records)
     caption = _wrap(_describe(rows, curves))
     device_caption = _wrap(_describe_device(device_rows, device_curves)) if device_rows else []
-    looks = Styles([curve.key for curve in curves] + [curve.key for curve in device_curves])
+    looks = Styles([curve.key for curve in curves])
+    by_cache = bool(device_rows) and _device_variant(device_rows) == "cache_bytes"
+    device_looks = Styles([curve.key for curve in device_curves], _cache_name if by_cache else format_count)
     top_in = HEADING_IN + looks.key_in + (0.3 if title else 0.0)
     device_top_in = top_in + READS_BODY_IN + AXIS_IN + LINE_IN * len(caption) + 0.5
     if device_rows:
@@ -76,7 +78,7 @@ def draw_figure4(
         if device_rows:
             heading += "" if device_rows[0].get("direct") else ": page cache, not the device"
             panels.draw_device_panel(
-                figure, device_curves, looks, top_in=device_top_in, body_in=DEVICE_BODY_IN, heading=heading,
+                figure, device_curves, device_looks, top_in=device_top_in, body_in=DEVICE_BODY_IN, heading=heading,
                 caption=device_caption,
             )  # fmt: skip
         else:
@@ -179,14 +181,27 @@ def _read_device_curves(records: Iterable[AnyRecord]) -> tuple[list[dict[str, An
     _refuse_mix(rows, DEVICE_SHARED_FIELDS)
     if rows[0].get("mode", "throughput") != "throughput":
         raise ValueError(f"device records of mode {rows[0]['mode']!r} have no place here: it takes 'throughput' only")
+    variant = _device_variant(rows)
     groups: dict[CurveKey, dict[int, list[dict[str, Any]]]] = {}
     for row in rows:
         depth, rate = row.get("depth"), row.get("lookups_per_second")
         if type(depth) is not int or depth < 1 or not isinstance(rate, (int, float)) or rate <= 0:
             raise ValueError(f"a device record has depth {depth!r}, lookups_per_second {rate!r}: both must be above 0")
-        key = (row["layout"], row.get("slots"), row.get("table_params"))
+        key = (row["layout"], row.get("slots"), row.get(variant))
         groups.setdefault(key, {}).setdefault(depth, []).append(row)
     return rows, [_read_device_curve(key, groups[key]) for key in sorted(groups, key=styles.curve_order)]
+
+
+def _device_variant(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What tells the curves of one layout apart: the caches in front, if there are several, or the table sizes."""
+    several_caches = len({row.get("cache_bytes") for row in rows}) > 1
+    if several_caches and len({row.get("table_params") for row in rows}) > 1:
+        raise ValueError("device records of several tables behind several caches: draw one table, or one cache, at a time")
+    return "cache_bytes" if several_caches else "table_params"
+
+
+def _cache_name(cache_bytes: int) -> str:
+    return f"{format_bytes(cache_bytes)} cache" if cache_bytes else "no cache"
 
 
 def _read_device_curve(key: CurveKey, by_depth: Mapping[int, Sequence[Mapping[str, Any]]]) -> DeviceCurve:
@@ -243,11 +258,13 @@ def _describe(rows: Sequence[Mapping[str, Any]], curves: Sequence[Curve]) -> str
 
 def _describe_device(rows: Sequence[Mapping[str, Any]], curves: Sequence[DeviceCurve]) -> str:
     row = rows[0]
-    cache_bytes = row.get("cache_bytes")
+    caches = {row.get("cache_bytes") for row in rows}
     parts = [f"{_file_name(str(row.get('target', 'target not stated')))}, engine {row.get('engine', 'not stated')}"]
     parts += ["O_DIRECT" if row.get("direct") else "without O_DIRECT, so that reads may come from the page cache"]
-    parts += [f"{format_bytes(cache_bytes)} of pages cached in front" if cache_bytes else "no cache in front"]
-    sizes = {curve.key[2] for curve in curves if curve.key[2] is not None}
+    if len(caches) == 1:
+        cache_bytes = caches.pop()
+        parts += [f"{format_bytes(cache_bytes)} of pages cached in front" if cache_bytes else "no cache in front"]
+    sizes = {row["table_params"] for row in rows if row.get("table_params") is not None}
     parts += [f"tables of {format_count(sizes.pop())} parameters"] if len(sizes) == 1 else []
     text = f"Target {'; '.join(parts)}."
     if len(rows) > sum(len(curve.depth) for curve in curves):

@@ -151,7 +151,7 @@ def _draw_size_key(figure: Figure, styles: Styles, top_in: float) -> None:
     """Say above the panel, where no curve can be, which dashes mean which table size."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], color=INK, label=format_count(size), **styles.dashes(size)) for size in styles.sizes]
+    handles = [Line2D([], [], color=INK, label=styles.variant_name(size), **styles.dashes(size)) for size in styles.sizes]
     place = (1 - 0.05 / WIDTH_IN, 1 - (top_in - 0.08) / figure.get_figheight())
     figure.legend(
         handles=handles[::-1], loc="lower right", bbox_to_anchor=place, ncols=len(handles), frameon=False,
@@ -273,7 +273,7 @@ def _label_curves(axes: Axes, ends: Sequence[tuple[CurveKey, float, float]], sty
     inner: list[_Label] = []
     for key, places, colours in groups:
         at_right = key[2] is None or max(places)[0] > last_pt - 12
-        text = styles.name(key) if key[2] is None or (at_right and len(places) == 1) else format_count(key[2])
+        text = styles.name(key) if key[2] is None or (at_right and len(places) == 1) else styles.variant_name(key[2])
         label = _Label(text, colours.pop() if len(colours) == 1 else INK, tuple(places))
         (labels if at_right else inner).append(label)
     _label_right(axes, labels, last_pt + LABEL_GAP_PT, axes.bbox.height * scale)

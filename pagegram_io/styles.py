@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from pagegram_io.sizes import format_count
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CurveKey = tuple[str, int | None, int | None]  # layout, slots, table_params
+CurveKey = tuple[str, int | None, int | None]  # layout, slots, variant: table_params, or cache_bytes of a device
 
 # Okabe and Ito's palette: told apart with any common colour blindness. Its yellow is too pale for lines on white.
 COLOURS: dict[tuple[str, int | None], str] = {
@@ -51,9 +51,13 @@ def curve_order(key: CurveKey) -> tuple[Any, ...]:
 
 
 class Styles:
-    """Colour by layout, dashes and width by table size, for all the curves of one figure."""
+    """Colour by layout, dashes and width by variant, for all the curves of one panel.
 
-    def __init__(self, keys: Iterable[CurveKey]) -> None:
+    Variants of a layout are table sizes, or what ``variant_name`` names.
+    """
+
+    def __init__(self, keys: Iterable[CurveKey], variant_name: Callable[[int], str] = format_count) -> None:
+        self.variant_name = variant_name
         spare = itertools.cycle(OTHER_COLOURS)
         ordered = sorted(set(keys), key=curve_order)
         self._colours: dict[tuple[str, int | None], str] = {}
@@ -81,10 +85,10 @@ class Styles:
         return {**style, "linewidth": style["linewidth"] + 0.4 * min(later, 4), "color": self.colour(key)}
 
     def name(self, key: CurveKey) -> str:
-        """The layout's name, with the table size where the figure holds several."""
+        """The layout's name, with its variant where the panel holds several."""
         layout, slots, params = key
         name = NAMES.get(layout, printable(layout)) + (f" S={slots}" if slots is not None else "")
-        return f"{name}, {format_count(params)}" if len(self.sizes) > 1 and params is not None else name
+        return f"{name}, {self.variant_name(params)}" if len(self.sizes) > 1 and params is not None else name
 
 
 @contextmanager
