@@ -45,7 +45,7 @@ $(VENV)/installed-dev: $(SOURCES) | $(VENV)/bin/python build
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed")'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "make: python3 -m venv failed; on Debian: apt install python3-venv" >&2; exit 1; }
 
 build:
 	mkdir -p build

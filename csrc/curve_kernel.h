@@ -3,10 +3,12 @@
  * The including file defines, for one instruction set:
  *     KERNEL(name)                 the name of this copy of a function
  *     TARGET                       its target attribute
- *     OLDS, LOAD_OLDS(p)           64 previous positions in registers, and their loading
- *     OLDER(olds, q)               a mask of those below q
+ *     OLDS, LOAD_OLDS(into, olds)  64 previous positions in registers, and their loading
+ *     OLDER(loaded, olds, q, j)    how many of the first j are below q
  *     RANK(curve, q)               live positions before q in the frozen state
- *     REMOVE(curve, q), ADD(curve, word, n)
+ *     REMOVE(curve, q)             q is live no longer
+ *     ADD(curve, q, n)             n live positions in the word of q
+ *     PREFETCH_WITHIN(curve, q)    ask for what RANK will read beside the bitmap
  */
 
 /* Stage one: take each page's previous position, put the new one in its place, and ask for the parts

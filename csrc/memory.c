@@ -1,7 +1,7 @@
 /* memory.c: large zeroed arrays.
  *
- * Anonymous mappings, because they are zero without being written (a table of 50 million pages of
- * which a short stream touches few costs only what is touched) and because they can ask for huge
+ * Anonymous mappings, because they are zero without being written (what a short stream never touches
+ * costs nothing, in steps of a huge page) and because they can ask for huge
  * pages, without which every random access to last[] also misses the TLB. */
 #include <sys/mman.h>
 

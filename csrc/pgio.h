@@ -6,7 +6,8 @@
  *
  * pgio_source joins the first two behind one restartable stream of pages. Arrays go in, arrays come
  * out; a matrix is row-major with one line a token. No function prints, exits, reads the environment
- * or keeps global state; nothing allocates while it works, only while something is made.
+ * or keeps global state; nothing allocates while it works, only while something is made (and a
+ * history as it grows).
  *
  * Every function that can fail returns 0 or a count, or -errno and one sentence in `error` (which may
  * be NULL). Arguments are checked before anything changes. Handles may be freed when NULL. A handle
@@ -143,7 +144,8 @@ uint32_t pgio_place_byte_columns(const pgio_place *place); /* a column for each 
  * UINT64_MAX is absent and touches nothing. Returns the number of pages touched. */
 int64_t pgio_place_pages(const pgio_place *place, const uint64_t *rows, uint64_t token_count, uint32_t *pages,
                          pgio_error *error);
-/* offsets: [token_count, byte_columns], the file offset of each row in each region of its group. */
+/* offsets: [token_count, byte_columns], the file offset of each row in each region of its group. An absent
+ * row has none and is refused. */
 int64_t pgio_place_bytes(const pgio_place *place, const uint64_t *rows, uint64_t token_count, uint64_t *offsets,
                          pgio_error *error);
 /* group_of_column: [page_columns], the group that each column of `pages` belongs to. */

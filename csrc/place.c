@@ -54,8 +54,12 @@ static uint64_t pages_at_least(uint64_t bytes, uint64_t page_bytes)
 static int check_region(const pgio_region *given, const pgio_group *in, uint32_t index, uint64_t page_bytes,
                         pgio_error *error)
 {
-    if (given->unit_bytes < 1 || given->unit_count < 1 || given->row_bytes < 1 || given->unit_bytes >> 40 ||
-        given->unit_count >> 48)
+    if (given->unit_bytes >> 40 || given->unit_count >> 48)
+        return pgio_fail(error, EOVERFLOW,
+                         "region %u: %" PRIu64 " units of %" PRIu64
+                         " bytes; fewer than 2^48 of less than 2^40 bytes fit",
+                         index, given->unit_count, given->unit_bytes);
+    if (given->unit_bytes < 1 || given->unit_count < 1 || given->row_bytes < 1)
         return pgio_fail(error, EINVAL, "region %u: units, unit bytes and row bytes are at least 1", index);
     uint64_t rows_bytes;
     if (pgio_multiply_overflows(in->unit_rows, given->row_bytes, &rows_bytes) || rows_bytes > given->unit_bytes)
@@ -378,7 +382,7 @@ pages_simple_avx512(const pgio_place *place, const uint64_t *rows, uint64_t toke
     __mmask8 any_bad = 0;
     for (uint32_t first = 0; first < stride; first += LANES) {
         const uint64_t *lane = place->lanes + first;
-        __mmask8 mask = stride - first < LANES ? (__mmask8)((1u << (stride - first)) - 1) : 0xFF;
+        __mmask8 mask = (__mmask8)(stride - first < LANES ? (1u << (stride - first)) - 1 : 0xFF);
         __m512i row_base = _mm512_loadu_si512(lane + ROW_BASE * n),
                 row_count = _mm512_loadu_si512(lane + ROW_COUNT * n);
         __m512i divisor = _mm512_loadu_si512(lane + ROWS_PER_PAGE * n),

@@ -83,10 +83,13 @@ def _sentence(error: OSError) -> str:
         errno.EACCES: "permission denied; check its owner and mode",
         errno.EISDIR: "is a folder; name a file",
         errno.ENOTDIR: "a part of this path is not a folder",
-        errno.ENOSPC: "the disk is full; nothing was written",
+        errno.ENOSPC: "the disk is full; this file was not written",
         errno.EROFS: "this file system is read-only; choose another folder",
     }
-    return f"{os.fspath(error.filename)}: {cure.get(error.errno or 0, error.strerror)}"
+    code = error.errno or 0
+    # A sentence of our own says more than the system's words, and is kept.
+    text = cure.get(code, error.strerror) if error.strerror == os.strerror(code) else error.strerror
+    return f"{os.fspath(error.filename)}: {text}"
 
 
 def main(arguments: list[str] | None = None) -> None:

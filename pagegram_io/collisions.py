@@ -105,26 +105,25 @@ def load_statistics(layout: Layout, ngrams: Ngrams) -> tuple[float, float]:
 
     Both are averages over heads; the foreign share also over lookups.
     """
+    columns = [(g, c) for g in layout.groups if g.order == ngrams.order for c in g.columns]
     rows = rows_of(layout, ngrams.order, ngrams.hashes)
-    groups = [g for g in layout.groups if g.order == ngrams.order]
+    first = min(g.row_base for g, _ in columns)
     ratios, foreign = [], []
     lookups = ngrams.counts.sum()
-    for k in range(rows.shape[1]):
-        index = rows[:, k].astype(np.int64)
-        if len(groups) > 1:  # a region for each head
-            index -= groups[k].row_base - groups[0].row_base
-            row_count = groups[k].row_count
+    for k, (_, column) in enumerate(columns):
+        # Numbered among the head's own rows: its slots in each bucket, one bucket after the other.
+        bucket, slot = np.divmod(rows[:, k].astype(np.int64) - (column.row_base - first), column.row_stride)
+        own = bucket * column.slot_count + slot
+        row_count = column.modulus * column.slot_count
+        if row_count > 4 * len(own):  # most rows are empty: count only those that are not
+            used, own = np.unique(own, return_inverse=True)
+            loads = np.bincount(own, minlength=len(used))
         else:
-            row_count = groups[0].row_count
-        loads = np.bincount(index, minlength=row_count)
-        if len(groups) == 1 and rows.shape[1] > 1:  # a bucket's rows are split among its heads
-            column = groups[0].columns[k]
-            loads = loads.reshape(-1, groups[0].unit_rows)[:, column.row_base - groups[0].row_base :][
-                :, : column.slot_count
-            ]
-        ratios.append(float(loads.var() / loads.mean()))
-        hits = np.bincount(index, weights=ngrams.counts, minlength=row_count)
-        foreign.append(float((ngrams.counts * (1 - ngrams.counts / hits[index])).sum() / lookups))
+            loads = np.bincount(own, minlength=row_count)
+        mean = len(own) / row_count
+        ratios.append(float((loads.astype(np.float64) ** 2).sum() / row_count - mean * mean) / mean)
+        hits = np.bincount(own, weights=ngrams.counts)
+        foreign.append(float((ngrams.counts * (1 - ngrams.counts / hits[own])).sum() / lookups))
     return float(np.mean(ratios)), float(np.mean(foreign))
 
 
@@ -149,6 +148,7 @@ def measure(layout: Layout, ngrams: Ngrams, stream: Stream) -> CollisionRecord:
     started = time.perf_counter()
     order, heads = ngrams.order, layout.heads
     group = next(g for g in layout.groups if g.order == order)
+    column = group.columns[0]
     available = len(ngrams.hashes)
     variance_to_mean, foreign_share = load_statistics(layout, ngrams)
     fields: dict[str, Any] = dict.fromkeys(
@@ -170,17 +170,21 @@ def measure(layout: Layout, ngrams: Ngrams, stream: Stream) -> CollisionRecord:
         rows = rows_of(layout, order, ngrams.hashes[:sampled])
         pairs, extra, sigma, any_other = pair_statistics(rows)
         extra_theory, any_theory, neighbour_theory = theory(layout, order, available)
-        near = _sample_size(NEIGHBOURS_WANTED // heads, head_rows, available)
+        # Neighbours are sought among n-grams of one bucket, or of one row of some head.
+        places, wanted = (
+            (column.modulus, NEIGHBOURS_WANTED) if layout.slots else (head_rows, NEIGHBOURS_WANTED // heads)
+        )
+        near = _sample_size(wanted, places, available)
         found = neighbour_pairs(rows_of(layout, order, ngrams.hashes[:near]), group.unit_rows)
         # An engram table of as many rows a head would have near * (near - 1) / 2 pairs in each head's rows.
         engram_pairs = heads * near * (near - 1) / 2 / head_rows
         fields |= {
-            "other_head_share": any_other,
+            "other_head_share": any_other if pairs else None,
             "other_head_share_theory": any_theory,
-            "extra_heads": extra,
+            "extra_heads": extra if pairs else None,
             "extra_heads_theory": extra_theory,
-            "extra_heads_sigma": sigma,
-            "neighbour_ratio": found / engram_pairs if engram_pairs else 0.0,
+            "extra_heads_sigma": sigma if pairs else None,
+            "neighbour_ratio": found / engram_pairs if engram_pairs else None,
             "neighbour_ratio_theory": neighbour_theory,
         }
     return CollisionRecord(

@@ -32,7 +32,7 @@ CAPTION_CHARACTERS = 108
 
 SHARED_FIELDS = (
     "stream_sha256", "tokens", "documents", "warm_tokens", "state", "seed", "page_bytes", "row_format", "placement",
-    "policy", "cache_unit",
+    "base_byte", "policy", "cache_unit",
 )  # fmt: skip
 UNSTATED_FIELDS = ("seed", "row_format", "placement")  # a page array of one's own has none of these
 CURVE_FIELDS = ("table_params_actual", "row_bytes", "pages", "file_bytes", "heads", "row_width", "dim", "orders")
@@ -196,7 +196,9 @@ def _device_variant(rows: Sequence[Mapping[str, Any]]) -> str:
     """What tells the curves of one layout apart: the caches in front, if there are several, or the table sizes."""
     several_caches = len({row.get("cache_bytes") for row in rows}) > 1
     if several_caches and len({row.get("table_params") for row in rows}) > 1:
-        raise ValueError("device records of several tables behind several caches: draw one table, or one cache, at a time")
+        raise ValueError(
+            "device records of several tables behind several caches: draw one table, or one cache, at a time"
+        )
     return "cache_bytes" if several_caches else "table_params"
 
 

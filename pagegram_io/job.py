@@ -39,7 +39,7 @@ CACHE_UNITS = ("page", "row")
 
 
 class Interrupted(KeyboardInterrupt):
-    """Somebody asked a running simulation to stop; ``tokens_done`` says how far it got."""
+    """Somebody asked a running simulation to stop; ``done`` and ``total`` are accesses."""
 
     def __init__(self, done: int, total: int) -> None:
         super().__init__(f"stopped after {done:,} of {total:,} accesses")
@@ -48,7 +48,10 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class StreamSpec:
-    """Where a stream comes from and, once read, what it must be: jobs carry this rather than the tokens."""
+    """Where a stream comes from and, once read, what it must be: jobs carry this rather than the tokens.
+
+    A stream that exists in memory alone has no path and cannot be read again elsewhere: give it to ``run``.
+    """
 
     path: str | None = None
     dtype: str | None = None
@@ -69,7 +72,8 @@ class StreamSpec:
             limit=self.limit,
         )
         if self.sha256 is not None and stream.sha256 != self.sha256:
-            raise ValueError(f"{self.path}: the stream changed: sha256 {stream.sha256}, expected {self.sha256}")
+            name = self.path or "the shipped stream"
+            raise ValueError(f"{name} changed: its sha256 is {stream.sha256}, not {self.sha256}")
         return stream
 
 
@@ -87,6 +91,7 @@ class Job:
     policy: str = "lru"
     isa: str = "auto"
     threads: int = 1
+    keep_curve: bool = False  # hand out misses at every size, not only at the grid's
 
 
 def _classes(layout: Layout, split: str | None) -> tuple[np.ndarray, list[dict[str, int]]]:
@@ -107,6 +112,7 @@ class Outcome:
 
     records: list[SimulationRecord]
     asked: frozenset[int]  # capacities asked for
+    state_bytes: int = 0  # what the simulator itself took
     misses_by_size: np.ndarray | None = None
 
     @property
@@ -149,15 +155,16 @@ def run_outcome(job: Job, *, stream: Stream | None = None, tick: Tick | None = N
         work = _policy(job, layout.page_count, capacities, classes)
         source = LayoutSource(layout, stream, isa=job.isa)
         results = [drive(source, work, capacities, warm_tokens=job.warm_tokens, dtype=np.uint32, tick=tick)]
-        every = work.all_misses().sum(axis=1) if isinstance(work, CurvePolicy) else None
+        every = work.all_misses().sum(axis=1) if isinstance(work, CurvePolicy) and job.keep_curve else None
     about = about_layout(layout) | about_stream(stream) | about_run(job.policy, job.cache_unit, job.isa, job.threads)
     used = _bytes_used(layout, job.split)
     unit_bytes = layout.page_bytes if job.cache_unit == "page" else layout.row_bytes
     unit_count = layout.page_count if job.cache_unit == "page" else layout.row_count
-    memory = [capacity * unit_bytes + index_bytes(unit_count) if capacity else 0 for capacity in capacities]
+    held = [min(capacity, unit_count) for capacity in capacities]
+    memory = [count * unit_bytes + index_bytes(unit_count) if count else 0 for count in held]
     cells = Cells(class_names, used, [size for size, _, _ in sizes], memory, job.warm_tokens)
     asked = frozenset(capacities[i] for i in range(len(sizes)) if sizes[i][2])
-    return Outcome(make_records(results, cells, about), asked, every)
+    return Outcome(make_records(results, cells, about), asked, max(r.state_bytes for r in results), every)
 
 
 def _policy(job: Job, page_count: int, capacities: list[int], classes: np.ndarray) -> Policy:
@@ -195,6 +202,7 @@ def about_layout(layout: Layout) -> dict[str, Any]:
         "row_format": layout.row_format,
         "row_bytes": layout.row_bytes,
         "page_bytes": layout.page_bytes,
+        "base_byte": min(region.base_byte for region in layout.regions),
         "pages": layout.page_count,
         "file_bytes": layout.file_bytes,
         "placement": "packed" if layout.packed else "aligned",

@@ -273,6 +273,8 @@ class Shape:
         for name, value in (("heads", self.heads), ("row width", self.row_width), ("dim", self.dim)):
             if value < 1:
                 raise ValueError(f"{name} {value} is below 1")
+        if len(orders) * self.heads > 4096:
+            raise ValueError(f"{self.heads} heads of {len(orders)} orders are more than 4096 rows a token")
         page = self.page_bytes
         if page < 512 or page > 2**30 or page & (page - 1):
             raise ValueError(f"a page of {page} bytes is not a power of two from 512 to 2^30; devices read 4096")

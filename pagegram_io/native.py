@@ -465,4 +465,8 @@ class Curve(Handle):
 
 def swap_floor(last: np.ndarray, pages: np.ndarray) -> int:
     """The least that any such simulator must do: swap last[page] for every access. Returns a checksum."""
+    if last.dtype != np.uint32 or pages.dtype != np.uint32 or not pages.flags.c_contiguous:
+        raise ValueError("last and pages are contiguous uint32")
+    if pages.size and int(pages.max()) >= last.size:
+        raise ValueError(f"page {int(pages.max())} is not in a table of {last.size} pages")
     return int(lib.pgio_swap_floor(_pointer(last, "uint32_t *"), _pointer(pages, "uint32_t *"), pages.size))

@@ -151,7 +151,9 @@ def _draw_size_key(figure: Figure, styles: Styles, top_in: float) -> None:
     """Say above the panel, where no curve can be, which dashes mean which table size."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], color=INK, label=styles.variant_name(size), **styles.dashes(size)) for size in styles.sizes]
+    handles = [
+        Line2D([], [], color=INK, label=styles.variant_name(size), **styles.dashes(size)) for size in styles.sizes
+    ]
     place = (1 - 0.05 / WIDTH_IN, 1 - (top_in - 0.08) / figure.get_figheight())
     figure.legend(
         handles=handles[::-1], loc="lower right", bbox_to_anchor=place, ncols=len(handles), frameon=False,

@@ -48,6 +48,7 @@ class Result:
     full_at_token: list[int | None]
     tokens: int
     seconds: float
+    state_bytes: int  # the simulator's own memory
 
 
 def size_grid(page_count: int) -> list[int]:
@@ -69,6 +70,9 @@ class Policy:
     def full_at(self) -> list[int | None]:
         raise NotImplementedError
 
+    def state_bytes(self) -> int:
+        raise NotImplementedError
+
 
 class LruPolicy(Policy):
     def __init__(self, page_count: int, sizes: list[int], classes: np.ndarray) -> None:
@@ -87,6 +91,9 @@ class LruPolicy(Policy):
     def full_at(self) -> list[int | None]:
         full = np.concatenate([part.counts()[3] for part in self._parts])
         return [None if token == NOT_FULL else int(token) for token in full]
+
+    def state_bytes(self) -> int:
+        return sum(part.state_bytes for part in self._parts)
 
 
 class CurvePolicy(Policy):
@@ -107,12 +114,15 @@ class CurvePolicy(Policy):
     def counts(self) -> Counts:
         accesses, compulsory = self._curve.counts()
         every = self.all_misses()
-        at = np.minimum(self._sizes, len(every) - 1)
+        at = [min(size, len(every) - 1) for size in self._sizes]
         return Counts(accesses, compulsory, every[at])
 
     def full_at(self) -> list[int | None]:
         first = self._curve.first_tokens()
         return [0 if s == 0 else int(first[s - 1]) if s <= len(first) else None for s in self._sizes]
+
+    def state_bytes(self) -> int:
+        return self._curve.state_bytes
 
 
 class RowCachePolicy(Policy):
@@ -148,6 +158,9 @@ class RowCachePolicy(Policy):
     def full_at(self) -> list[int | None]:
         token = int(self._lru.counts()[3][0])
         return [None if token == NOT_FULL else token]
+
+    def state_bytes(self) -> int:
+        return self._lru.state_bytes
 
 
 class RowSource:
@@ -200,6 +213,7 @@ def drive(
         full_at_token=work.full_at(),
         tokens=counted,
         seconds=time.perf_counter() - started,
+        state_bytes=work.state_bytes(),
     )
 
 

@@ -52,6 +52,7 @@ class SimulationRecord:
     pages: int
     file_bytes: int
     placement: str | None
+    base_byte: int = 0
     policy: str
     cache_unit: str
     cache_bytes: int
@@ -154,6 +155,7 @@ class LayoutRecord:
     uncached_reads: float
     straddle_probability: float
     placement: str
+    base_byte: int = 0
     heads: int
     row_width: int
     dim: int

@@ -14,7 +14,7 @@ from pagegram_io.policy import CurvePolicy, LruPolicy, Policy, Tick, cache_sizes
 from pagegram_io.records import SimulationRecord
 from pagegram_io.sizes import parse_cache, parse_count
 from pagegram_io.tokens import Stream, read_stream
-from pagegram_io.trace import ArraySource
+from pagegram_io.trace import BATCH_PLACES, ArraySource
 
 
 def simulate(
@@ -40,8 +40,9 @@ def simulate(
     tables = [table] if isinstance(table, (str, int)) else list(table)
     caches = tuple(parse_cache(c) for c in (cache.split(",") if isinstance(cache, str) else cache))
     stream = tokens if isinstance(tokens, Stream) else read_stream(tokens, limit=limit)
+    spec = StreamSpec(None if isinstance(tokens, Stream) else tokens, limit=limit, sha256=stream.sha256)
     jobs = [
-        Job(StreamSpec(sha256=stream.sha256), layout, caches, curve, warm_tokens, cache_unit, by)
+        Job(spec, layout, caches, curve=curve, warm_tokens=warm_tokens, cache_unit=cache_unit, split=by)
         for size in tables
         for layout in build(layouts, parse_count(size) if isinstance(size, str) else size, slots=slots, shape=shape)
     ]
@@ -113,28 +114,39 @@ def curve_outcome(
         else LruPolicy(source.page_count, capacities, classes)
     )
     result = drive(source, work, capacities, warm_tokens=warm_tokens, dtype=np.uint32, tick=tick)
-    digest = None if stream is not None else hashlib.sha256(np.ascontiguousarray(pages).tobytes()).hexdigest()
     fields: dict[str, Any] = {
         "layout": name,
         "slots": None,
         "table_params": table_params,
         "table_params_actual": table_params,
-        "row_format": "nf4",
+        "row_format": None,
         "row_bytes": None,
         "page_bytes": page_bytes,
         "pages": table_pages,
         "file_bytes": table_pages * page_bytes,
-        "placement": "aligned",
-        "seed": 0,
+        "placement": None,
+        "seed": None,
         "heads": None,
         "row_width": None,
         "dim": None,
         "orders": None,
     }
-    fields |= about_stream(stream) if stream is not None else {"stream": name, "stream_sha256": digest, "documents": 1}
     fields |= about_run("lru", "page", "auto", 1) | dict(about or {})
-    memory = [capacity * page_bytes + index_bytes(table_pages) if capacity else 0 for capacity in capacities]
+    if stream is not None:
+        fields |= about_stream(stream)
+    elif "stream_sha256" not in fields:
+        fields |= {"stream": name, "stream_sha256": _digest(pages), "documents": 1}
+    held = [min(capacity, table_pages) for capacity in capacities]
+    memory = [count * page_bytes + index_bytes(table_pages) if count else 0 for count in held]
     cells = Cells([{}], [bytes_used] if bytes_used else None, [size for size, _, _ in sizes], memory, warm_tokens)
     every = work.all_misses().sum(axis=1) if isinstance(work, CurvePolicy) else None
     asked = frozenset(capacity for _, capacity, wanted in sizes if wanted)
-    return Outcome(make_records([result], cells, fields), asked, every)
+    return Outcome(make_records([result], cells, fields), asked, result.state_bytes, every)
+
+
+def _digest(pages: np.ndarray) -> str:
+    """SHA-256 of the array's bytes, a batch at a time: it may be memory-mapped and large."""
+    digest = hashlib.sha256()
+    for begin in range(0, len(pages), BATCH_PLACES):
+        digest.update(np.ascontiguousarray(pages[begin : begin + BATCH_PLACES]).tobytes())
+    return digest.hexdigest()

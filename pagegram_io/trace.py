@@ -22,6 +22,29 @@ FORMATS = ("npy", "u32", "csv", "parquet", "fio-iolog")
 EMITS = ("pages", "rows", "bytes")
 
 
+# What the .json beside a trace may say of its layout and stream, and as what.
+_TEXT, _COUNT, _COUNT_OR_NONE = (str,), (int,), (int, type(None))
+DESCRIBED: dict[str, tuple[type, ...]] = {
+    "layout": _TEXT,
+    "slots": _COUNT_OR_NONE,
+    "table_params": _COUNT_OR_NONE,
+    "table_params_actual": _COUNT_OR_NONE,
+    "row_format": _TEXT,
+    "row_bytes": _COUNT,
+    "row_width": _COUNT,
+    "heads": _COUNT,
+    "dim": _COUNT,
+    "orders": _TEXT,
+    "placement": _TEXT,
+    "base_byte": _COUNT,
+    "seed": _COUNT,
+    "bytes_used_per_token": _COUNT,
+    "stream": _TEXT,
+    "stream_sha256": _TEXT,
+    "documents": _COUNT,
+}
+
+
 class PageSource(Protocol):
     """A restartable stream of pages: ``next`` fills a matrix and says how many tokens it wrote, 0 at the end."""
 
@@ -52,6 +75,12 @@ class LayoutSource:
         self._source.rewind()
 
 
+def unused_places(pages: np.ndarray) -> np.ndarray:
+    """Where a matrix of pages holds no page: 0xFFFFFFFF or, in 64 bits, 2^64 - 1; bool, of the same shape."""
+    unused: np.ndarray = pages == native.NO_PAGE
+    return unused | (pages == native.NO_ROW) if pages.dtype == np.uint64 else unused
+
+
 class ArraySource:
     """Pages that somebody else made: an integer array [tokens, columns] or [accesses]; memory-mapped ones stay on disk.
 
@@ -69,7 +98,7 @@ class ArraySource:
         self._position = 0
         high, used = -1, 0
         for batch in self._batches():
-            kept = batch[~self._unused(batch)]
+            kept = batch[~unused_places(batch)]
             used += kept.size
             if kept.size:
                 if int(kept.min()) < 0:
@@ -81,14 +110,9 @@ class ArraySource:
             raise ValueError(f"page {high} is not in a table of {page_count} pages")
         self._ids: np.ndarray | None = None
         if high >= max(4 * used, 1 << 20) or high >= native.NO_PAGE:
-            self._ids = np.unique(np.concatenate([np.unique(b[~self._unused(b)]) for b in self._batches()]))
+            self._ids = np.unique(np.concatenate([np.unique(b[~unused_places(b)]) for b in self._batches()]))
         self.page_count = len(self._ids) if self._ids is not None else high + 1
         self.table_page_count = page_count or high + 1
-
-    @staticmethod
-    def _unused(pages: np.ndarray) -> np.ndarray:
-        unused: np.ndarray = pages == native.NO_PAGE
-        return unused | (pages == native.NO_ROW) if pages.dtype == np.uint64 else unused
 
     def _batches(self) -> Iterator[np.ndarray]:
         step = max(1, BATCH_PLACES // self.page_columns)
@@ -97,7 +121,7 @@ class ArraySource:
 
     def next(self, pages: np.ndarray) -> int:
         taken = np.asarray(self._pages[self._position : self._position + len(pages)])
-        unused = self._unused(taken)
+        unused = unused_places(taken)
         dense = taken if self._ids is None else np.searchsorted(self._ids, taken)
         pages[: len(taken)] = np.where(unused, native.NO_PAGE, dense)
         self._position += len(taken)
@@ -147,6 +171,9 @@ def read_pages(path: str | os.PathLike[str]) -> tuple[np.ndarray, dict[str, Any]
     for name in ("pages", "page_bytes", "tokens", "columns", "accesses"):
         if type(about.get(name, 1)) is not int or about.get(name, 1) < 1:
             raise FormatError(f"{beside}: {name} is {about[name]!r}, not a positive whole number")
+    for name, kinds in DESCRIBED.items():
+        if name in about and type(about[name]) not in kinds:
+            raise FormatError(f"{beside}: {name} is {about[name]!r}, which it cannot be")
     _check_length(file, pages, about)
     return pages, about
 
@@ -192,8 +219,9 @@ def describe(layout: Layout, stream: Stream, *, emit: str, form: str, columns: i
         "row_width": layout.row_width,
         "heads": layout.heads,
         "dim": layout.dim,
-        "orders": list(layout.orders),
+        "orders": ",".join(map(str, layout.orders)),
         "placement": "packed" if layout.packed else "aligned",
+        "base_byte": min(region.base_byte for region in layout.regions),
         "page_bytes": layout.page_bytes,
         "pages": layout.page_count,
         "rows": layout.row_count,
@@ -297,10 +325,10 @@ def _write(
     else:
         file.write(f"fio version 2 iolog\n{target} add\n{target} open\n".encode())
         size = layout.page_bytes
-        first = min(region.base_byte for region in layout.regions) // size  # where page id 0 lies in the file
+        first_page = min(region.base_byte for region in layout.regions) // size  # where page id 0 lies in the file
         for batch in batches:
             used = batch[batch != native.NO_PAGE].tolist()
-            file.write("".join(f"{target} read {(first + page) * size} {size}\n" for page in used).encode())
+            file.write("".join(f"{target} read {(first_page + page) * size} {size}\n" for page in used).encode())
         file.write(f"{target} close\n".encode())
 
 
@@ -313,8 +341,10 @@ def _write_parquet(batches: Iterator[np.ndarray], path: Path, columns: int) -> N
     writer = None
     try:
         for batch in batches:
+            pages = batch.dtype == np.uint32  # rows and bytes have no unused places
             arrays = {
-                f"column_{c}": arrow.array(batch[:, c], mask=ArraySource._unused(batch[:, c])) for c in range(columns)
+                f"column_{c}": arrow.array(batch[:, c], mask=unused_places(batch[:, c]) if pages else None)
+                for c in range(columns)
             }
             table = arrow.table(arrays)
             writer = writer or parquet.ParquetWriter(path, table.schema)

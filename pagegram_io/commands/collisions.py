@@ -81,11 +81,15 @@ def command(**values: Any) -> None:
     stream = stream_of(values)
     records: list[CollisionRecord] = []
     with progress("measuring collisions", len(layouts) * len(shape.orders)) as advance:
-        for order in shape.orders:
-            ngrams = distinct_ngrams(stream, order)
-            for layout in layouts:
-                records.append(measure(layout, ngrams, stream))
-                advance(1)
+        try:
+            for order in shape.orders:
+                ngrams = distinct_ngrams(stream, order)
+                for layout in layouts:
+                    records.append(measure(layout, ngrams, stream))
+                    advance(1)
+        except KeyboardInterrupt:
+            done = f"{len(records)} of {len(layouts) * len(shape.orders)} lines"
+            raise KeyboardInterrupt(f"stopped after {done}; nothing was written") from None
     if values["csv_path"]:
         write_csv(records, values["csv_path"], force=values["force"])
     if values["as_json"]:

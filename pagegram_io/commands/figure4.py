@@ -12,10 +12,12 @@ from pagegram_io.commands.options import (
     NAMES,
     PathOption,
     force_option,
+    given,
     layout_options,
     refuse_outputs,
     shape_of,
     shape_options,
+    spec_of,
     stream_of,
     stream_options,
     threads_option,
@@ -92,7 +94,13 @@ def command(**values: Any) -> None:
     from pagegram_io.records import read_records, write_json_lines
 
     folder, force = values["folder"], values["force"]
-    pictures = [os.path.join(folder, f"figure4.{suffix}") for suffix in values["formats"]]
+    if values["records_path"]:
+        useless = [name for name in ("tables", "layouts", "slots", "stream_path", "limit", "seed") if given(name)]
+        if useless:
+            raise click.UsageError(
+                f"--{useless[0].replace('_', '-')} is for a simulation; --records draws what was simulated"
+            )
+    pictures = [os.path.join(folder, f"figure4.{suffix}") for suffix in dict.fromkeys(values["formats"])]
     for picture in pictures:
         check_suffix(picture)
     kept = None if values["records_path"] else os.path.join(folder, "figure4.jsonl")
@@ -120,7 +128,7 @@ def command(**values: Any) -> None:
 
 
 def _simulate(values: dict[str, Any]) -> list[SimulationRecord]:
-    from pagegram_io.job import Job, StreamSpec, job_accesses, run_jobs
+    from pagegram_io.job import Job, job_accesses, run_jobs
     from pagegram_io.layout import build
     from pagegram_io.progress import progress
 
@@ -129,7 +137,8 @@ def _simulate(values: dict[str, Any]) -> list[SimulationRecord]:
         x for size in values["tables"] for x in build(values["layouts"], size, slots=values["slots"], shape=shape)
     ]
     stream = stream_of(values)
-    jobs = [Job(StreamSpec(sha256=stream.sha256), layout, curve=True) for layout in layouts]
+    spec = spec_of(values, stream)
+    jobs = [Job(spec, layout, curve=True) for layout in layouts]
     with progress("simulating", sum(job_accesses(job, len(stream.ids)) for job in jobs)) as report:
         outcomes = run_jobs(jobs, stream=stream, threads=values["threads"], report=report)
     return [record for outcome in outcomes for record in outcome.records]

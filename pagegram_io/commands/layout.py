@@ -94,6 +94,7 @@ def layout_record(layout: Layout) -> LayoutRecord:
         straddle_probability=straddle_probability(region, layout.page_bytes),
         page_bytes=layout.page_bytes,
         placement="packed" if layout.packed else "aligned",
+        base_byte=min(region.base_byte for region in layout.regions),
         heads=layout.heads,
         row_width=layout.row_width,
         dim=layout.dim,

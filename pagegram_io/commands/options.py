@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -198,12 +199,17 @@ threads_option = click.option(
 )
 
 
+def given(name: str) -> bool:
+    """Was this option of the running command written, rather than left at its default?"""
+    return click.get_current_context().get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
+
+
 def shape_of(values: dict[str, Any]) -> Any:
     """Take the shape options out of a command's arguments."""
     from pagegram_io.layout import Shape
 
     names = ("row_format", "packed", "base_byte", "page_bytes", "orders", "heads", "row_width", "dim", "seed")
-    return Shape(**{name: values.pop(name) for name in names})
+    return Shape(**{name: values[name] for name in names})
 
 
 def stream_of(values: dict[str, Any]) -> Any:
@@ -212,7 +218,7 @@ def stream_of(values: dict[str, Any]) -> Any:
     from pagegram_io.tokens import read_stream
 
     names = ("dtype", "eod", "documents", "vocabulary", "limit")
-    arguments = {name: values.pop(name) for name in names}
+    arguments = {name: values[name] for name in names}
     with progress("reading the stream", 1) as advance:
         done = 0.0
 
@@ -222,7 +228,19 @@ def stream_of(values: dict[str, Any]) -> Any:
             advance(share - done)  # type: ignore[arg-type]
             done = share
 
-        return read_stream(values.pop("stream_path"), progress=report, **arguments)
+        stream = read_stream(values["stream_path"], progress=report, **arguments)
+    orders = values.get("orders") or (1,)
+    if len(stream) < max(orders):
+        print(f"note: a stream of {len(stream)} tokens is shorter than the order {max(orders)}", file=sys.stderr)
+    return stream
+
+
+def spec_of(values: dict[str, Any], stream: Any) -> Any:
+    """The stream as a job carries it: where it came from, and its digest."""
+    from pagegram_io.job import StreamSpec
+
+    names = ("dtype", "eod", "documents", "vocabulary", "limit")
+    return StreamSpec(values["stream_path"], **{name: values[name] for name in names}, sha256=stream.sha256)
 
 
 def refuse_outputs(*paths: str | None, force: bool) -> None:
@@ -244,8 +262,6 @@ def refuse_outputs(*paths: str | None, force: bool) -> None:
 
 def print_records(records: list[Any]) -> None:
     """Records as JSON lines on stdout."""
-    import sys
-
     from pagegram_io.records import write_json_lines
 
     write_json_lines(records, sys.stdout)

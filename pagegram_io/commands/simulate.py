@@ -18,6 +18,7 @@ from pagegram_io.commands.options import (
     refuse_outputs,
     shape_of,
     shape_options,
+    spec_of,
     stream_of,
     stream_options,
     threads_option,
@@ -26,6 +27,7 @@ from pagegram_io.commands.options import (
 if TYPE_CHECKING:
     from pagegram_io.job import Outcome
     from pagegram_io.layout import Layout
+    from pagegram_io.records import SimulationRecord
 
 EPILOG = """
 Examples:
@@ -125,11 +127,7 @@ def command(**values: Any) -> None:
     slots, of 20 billion parameters in NF4; one cold cache of 1 GiB of 4 KiB pages. Reads are page reads that the
     cache does not serve.
     """
-    refuse_outputs(values["csv_path"], values["plot_path"], values["curve_npy"], force=values["force"])
-    if values["plot_path"]:
-        from pagegram_io.figures import check_suffix
-
-        check_suffix(values["plot_path"])
+    _check_outputs(values)
     if values["pages_path"] is not None:
         from pagegram_io.commands.simulate_pages import run_pages
 
@@ -140,8 +138,24 @@ def command(**values: Any) -> None:
     _write(values, layouts, outcomes)
 
 
+def _check_outputs(values: dict[str, Any]) -> None:
+    """Find out before the work what could not be written or drawn after it."""
+    refuse_outputs(values["csv_path"], values["plot_path"], force=values["force"])
+    if values["plot_path"]:
+        from pagegram_io.figures import check_suffix
+
+        check_suffix(values["plot_path"])
+        if values["split"]:
+            raise click.UsageError("--plot draws whole reads; it cannot be used with --by")
+
+
+def _every_size(values: dict[str, Any]) -> bool:
+    """Is the whole curve wanted? A row cache is simulated a size at a time, and drawn as points."""
+    return bool(values["curve"] or values["curve_npy"] or (values["plot_path"] and values["cache_unit"] == "page"))
+
+
 def _run_layouts(values: dict[str, Any]) -> tuple[list[Layout], list[Outcome]]:
-    from pagegram_io.job import Job, StreamSpec, job_accesses, run_jobs
+    from pagegram_io.job import Job, job_accesses, run_jobs
     from pagegram_io.layout import build
     from pagegram_io.progress import progress
 
@@ -151,26 +165,22 @@ def _run_layouts(values: dict[str, Any]) -> tuple[list[Layout], list[Outcome]]:
     layouts = [
         x for size in values["tables"] for x in build(values["layouts"], size, slots=values["slots"], shape=shape)
     ]
-    spec = StreamSpec(
-        values["stream_path"],
-        values["dtype"],
-        values["eod"],
-        values["documents"],
-        values["vocabulary"],
-        values["limit"],
-    )
     stream = stream_of(values)
-    every = bool(values["curve"] or values["plot_path"] or values["curve_npy"])
+    spec = spec_of(values, stream)
+    if values["curve_npy"]:
+        refuse_outputs(*(_curve_path(values["curve_npy"], x, len(layouts)) for x in layouts), force=values["force"])
+    every = _every_size(values)
     jobs = [
         Job(
             spec,
             layout,
             values["caches"],
-            every,
-            values["warm_tokens"],
-            values["cache_unit"],
-            values["split"],
-            values["policy"],
+            curve=every,
+            keep_curve=bool(values["curve_npy"]),
+            warm_tokens=values["warm_tokens"],
+            cache_unit=values["cache_unit"],
+            split=values["split"],
+            policy=values["policy"],
         )
         for layout in layouts
     ]
@@ -179,7 +189,7 @@ def _run_layouts(values: dict[str, Any]) -> tuple[list[Layout], list[Outcome]]:
 
 
 def _write(values: dict[str, Any], layouts: list[Layout], outcomes: list[Outcome]) -> None:
-    from pagegram_io.commands.simulate_table import print_table, warnings
+    from pagegram_io.commands.simulate_table import label_of, print_table, warnings
     from pagegram_io.records import write_csv
 
     every = [record for outcome in outcomes for record in outcome.records]
@@ -196,9 +206,19 @@ def _write(values: dict[str, Any], layouts: list[Layout], outcomes: list[Outcome
     if values["as_json"]:
         print_records(records)
     else:
-        print_table(asked, verbose=values["verbose"])
+        state = {label_of(outcome.records[0]): outcome.state_bytes for outcome in outcomes}
+        print_table(asked, verbose=values["verbose"], state_bytes=state)
     for line in warnings(asked, layouts):
         print(f"note: {line}", file=sys.stderr)
+
+
+def _curve_path(path: str, of: Layout | SimulationRecord, count: int) -> str:
+    """Where one layout's curve goes: the name given, or one for each of several."""
+    if count == 1:
+        return path
+    name = of.name if hasattr(of, "name") else of.layout
+    parts = [name, *([] if of.slots is None else [f"S{of.slots}"]), str(of.table_params)]
+    return f"{path.removesuffix('.npy')}.{'-'.join(parts)}.npy"
 
 
 def _write_curves(path: str, outcomes: list[Outcome], *, force: bool) -> None:
@@ -207,12 +227,6 @@ def _write_curves(path: str, outcomes: list[Outcome], *, force: bool) -> None:
     from pagegram_io.output import new_file
 
     for outcome in outcomes:
-        first = outcome.records[0]
         assert outcome.misses_by_size is not None
-        name = path
-        if len(outcomes) > 1:
-            parts = [first.layout, *([] if first.slots is None else [f"S{first.slots}"]), str(first.table_params)]
-            stem = path.removesuffix(".npy")
-            name = f"{stem}.{'-'.join(parts)}.npy"
-        with new_file(name, force=force) as file:
+        with new_file(_curve_path(path, outcome.records[0], len(outcomes)), force=force) as file:
             np.save(file, outcome.misses_by_size)

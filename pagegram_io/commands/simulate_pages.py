@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from pagegram_io.commands.options import given
 
 if TYPE_CHECKING:
     from pagegram_io.job import Outcome
@@ -17,13 +20,28 @@ INHERITED = (
     "row_format",
     "row_bytes",
     "placement",
+    "base_byte",
     "seed",
     "heads",
     "row_width",
     "dim",
+    "orders",
     "stream",
     "stream_sha256",
     "documents",
+)
+OURS = (
+    "layouts",
+    "slots",
+    "seed",
+    "row_format",
+    "packed",
+    "base_byte",
+    "orders",
+    "heads",
+    "row_width",
+    "dim",
+    "page_bytes",
 )
 
 
@@ -36,15 +54,18 @@ def run_pages(values: dict[str, Any]) -> list[Outcome]:
     if values["split"] or values["cache_unit"] != "page" or values["stream_path"]:
         raise click.UsageError("--pages holds pages alone; it cannot be used with --by, --cache-unit row or --tokens")
     pages, about = read_pages(values["pages_path"])
-    if values["limit"]:
-        pages = pages[: values["limit"]]
+    useless = [name for name in OURS if given(name) and (about or name != "page_bytes")]
+    if useless:
+        raise click.UsageError(f"--{useless[0].replace('_', '-')} describes our layouts; --pages brings its own")
+    if values["limit"] and about and values["limit"] < about.get("tokens", 0):
+        raise click.UsageError("--limit would cut a trace whose .json describes all of it; make one with trace --limit")
+    pages = pages[: values["limit"]] if values["limit"] else pages
+    if values["pages_path"].endswith(".u32"):
+        print("note: a .u32 file without token boundaries: each access counts as a token", file=sys.stderr)
     fields = {name: about[name] for name in INHERITED if name in about}
-    if "orders" in about:
-        fields["orders"] = ",".join(map(str, about["orders"]))
-    asked_table = click.get_current_context().get_parameter_source("tables") == click.core.ParameterSource.COMMANDLINE
-    if asked_table and len(values["tables"]) != 1:
+    if given("tables") and len(values["tables"]) != 1:
         raise click.UsageError("--pages is one table; give one --table size, or none")
-    table_params = values["tables"][0] if asked_table else about.get("table_params")
+    table_params = values["tables"][0] if given("tables") else about.get("table_params")
     with progress("simulating", int(pages.size)) as report:
         outcome = curve_outcome(
             pages,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pagegram_io.sizes import format_bytes, format_count
@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from pagegram_io.layout import Layout
     from pagegram_io.records import SimulationRecord
 
+FIRST_READS_SHARE = 0.2  # above it a result says more about the stream's length than about the cache
 PAPER_READS = {"pagegram": 0.99, "engram": 9.18}  # reads a token at 20B and 1 GiB, on the paper's own text
 
 
-def _label(record: SimulationRecord) -> str:
+def label_of(record: SimulationRecord) -> str:
     return record.layout if record.slots is None else f"{record.layout} S={record.slots}"
 
 
@@ -27,8 +28,9 @@ def _engram_reads(records: Sequence[SimulationRecord]) -> dict[tuple[object, ...
 
 
 def _setting(record: SimulationRecord) -> tuple[object, ...]:
-    """Records that differ in layout alone share this."""
-    return record.table_params, record.cache_bytes, record.order, record.column
+    """Records that differ in layout alone share this. Columns of two layouts are different things."""
+    column = None if record.column is None else (record.layout, record.slots, record.column)
+    return record.table_params, record.cache_bytes, record.order, column
 
 
 def _cells(record: SimulationRecord, engram: dict[tuple[object, ...], float]) -> list[str]:
@@ -39,7 +41,7 @@ def _cells(record: SimulationRecord, engram: dict[tuple[object, ...], float]) ->
         else f"{rival / record.reads_per_token:.2f}x"
     )
     return [
-        _label(record),
+        label_of(record),
         "-" if record.order is None else str(record.order),
         "-" if record.column is None else str(record.column),
         "-" if record.table_params is None else format_count(record.table_params),
@@ -63,7 +65,7 @@ COLUMNS = (
     "file",
     "cache",
     "reads/token",
-    "less first reads",
+    "less compulsory",
     "second half",
     "hit rate",
     "bytes/token",
@@ -72,8 +74,8 @@ COLUMNS = (
 )
 
 
-def print_table(records: Sequence[SimulationRecord], *, verbose: bool) -> None:
-    """The records as a table on stdout, with what they are and are not below."""
+def print_table(records: Sequence[SimulationRecord], *, verbose: bool, state_bytes: Mapping[str, int]) -> None:
+    """The records as a table on stdout, with what they are and are not below; state_bytes by layout label."""
     import sys
 
     from rich.console import Console
@@ -94,10 +96,10 @@ def print_table(records: Sequence[SimulationRecord], *, verbose: bool) -> None:
         f"{format_bytes(first.page_bytes)} pages" if first.cache_unit == "page" else "rows (each miss reads its page)"
     )
     state = "cold" if first.state == "cold" else f"warmed by {first.warm_tokens:,} tokens"
+    rows = "" if first.row_format is None else f"; rows in {first.row_format}, {first.placement}, seed {first.seed}"
     console.print(
         f"{first.stream}: {first.tokens:,} tokens in {first.documents:,} documents; "
-        f"{first.policy.upper()} cache of {unit}, {state}; "
-        f"rows in {first.row_format}, {first.placement}, seed {first.seed}",
+        f"{first.policy.upper()} cache of {unit}, {state}{rows}",
         highlight=False,
     )
     console.print(table)
@@ -107,15 +109,16 @@ def print_table(records: Sequence[SimulationRecord], *, verbose: bool) -> None:
         for record in records:
             rate = record.accesses / record.seconds / 1e6 if record.seconds else 0.0
             console.print(
-                f"{_label(record)} at {_cache(record)}: "
-                f"cache and index would take {format_bytes(record.memory_bytes)} of RAM; "
+                f"{label_of(record)} at {_cache(record)}: "
+                f"cache and index would take {format_bytes(record.memory_bytes)} of RAM, "
+                f"simulating it took {format_bytes(state_bytes.get(label_of(record), 0))}; "
                 f"simulated in {record.seconds:.2f} s ({rate:.0f}M accesses/s, {record.isa}, {record.threads} threads)",
                 highlight=False,
             )
 
 
 def caveats(records: Sequence[SimulationRecord]) -> list[str]:
-    """Two lines that say what the numbers are not; nothing for a trace that is not ours."""
+    """What the numbers are not, each sentence only where it is true; nothing for a trace that is not ours."""
     names = {record.layout for record in records}
     if not names & {"flat", "engram", "pagegram"}:
         return []
@@ -124,16 +127,23 @@ def caveats(records: Sequence[SimulationRecord]) -> list[str]:
         "Not the paper's numbers: stream and hash are ours "
         f"(the paper, on its own text, 20B behind 1 GiB: {paper} reads a token)."
     ]
-    sizes = {_label(r): r.file_bytes for r in records}
-    lines.append(
-        "Flat reads no more than pagegram: the case against flat is loss, not reads."
-        + (
-            " Files differ in size at equal parameters: pagegram S=4 leaves 20 % of each page empty."
-            if "pagegram S=4" in sizes
-            else ""
-        )
-    )
-    return lines
+    second = []
+    flat = {_setting(r): r.misses for r in records if r.layout == "flat"}
+    rivals = [(flat[_setting(r)], r.misses) for r in records if r.layout == "pagegram" and _setting(r) in flat]
+    if rivals and all(ours <= theirs for ours, theirs in rivals):
+        second.append("Flat reads no more than pagegram: the case against flat is loss, not reads.")
+    empty = {label_of(r): _slack(r) for r in records if _slack(r) >= 0.05}
+    if empty and len(names) > 1:
+        shares = ", ".join(f"{label} leaves {100 * share:.0f} % of its pages empty" for label, share in empty.items())
+        second.append(f"Files differ in size at equal parameters: {shares}.")
+    return [*lines, *([" ".join(second)] if second else [])]
+
+
+def _slack(record: SimulationRecord) -> float:
+    """Share of the file that holds no rows."""
+    if not record.table_params_actual or not record.row_width or not record.row_bytes:
+        return 0.0
+    return 1 - record.table_params_actual // record.row_width * record.row_bytes / record.file_bytes
 
 
 def warnings(records: Sequence[SimulationRecord], layouts: Sequence[Layout]) -> list[str]:
@@ -150,26 +160,27 @@ def warnings(records: Sequence[SimulationRecord], layouts: Sequence[Layout]) -> 
             )
     said = set()
     for r in records:
-        key = (_label(r), r.table_params, r.cache_pages)
+        key = (label_of(r), r.table_params, r.cache_pages)
         if key in said or r.cache_pages == 0:
             continue
         said.add(key)
-        where = f"{_label(r)} at {_cache(r)}"
+        where = f"{label_of(r)} at {_cache(r)}"
         middle = r.warm_tokens + r.tokens // 2
-        if r.cache_unit == "page" and r.cache_pages >= r.pages:
+        whole = r.cache_unit == "page" and r.cache_pages >= r.pages
+        if whole:
             lines.append(
-                f"{where}: the cache holds the whole table ({format_bytes(r.file_bytes)}); every read is a first access"
+                f"{where}: the cache holds the whole table ({format_bytes(r.file_bytes)}); every read is compulsory"
             )
         elif r.cache_full_at_token is None:
-            lines.append(f"{where}: the cache never filled, so these are mostly first accesses; give more tokens")
+            lines.append(f"{where}: the cache never filled, so most reads are compulsory; give more tokens")
         elif r.cache_full_at_token > middle:
             lines.append(
                 f"{where}: the cache filled at token {r.cache_full_at_token:,}, after mid-stream; give more tokens"
             )
-        total = [x for x in records if (_label(x), x.table_params, x.cache_pages) == key]
+        total = [x for x in records if (label_of(x), x.table_params, x.cache_pages) == key]
         misses, first = sum(x.misses for x in total), sum(x.compulsory_misses for x in total)
-        if misses and first > 0.2 * misses and r.cache_pages < r.pages:
+        if misses and first > FIRST_READS_SHARE * misses and not whole:
             lines.append(
-                f"{where}: {100 * first / misses:.0f} % of the reads are first accesses; give more tokens, or --warm"
+                f"{where}: {100 * first / misses:.0f} % of the reads are compulsory; give more tokens, or --warm"
             )
     return lines

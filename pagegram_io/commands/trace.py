@@ -90,15 +90,26 @@ def command(**values: Any) -> None:
     shape = shape_of(values)
     layout = build([values["layout_name"]], values["table"], slots=[values["slots"]], shape=shape)[0]
     stream = stream_of(values)
+    written = 0
     with progress("writing the trace", len(stream.ids)) as report:
-        tokens = write_trace(
-            layout,
-            stream,
-            values["output"],
-            emit=values["emit"],
-            form=values["form"],
-            target=values["target"],
-            force=values["force"],
-            progress=report,
-        )
-    click.echo(f"{values['output']}: {values['emit']} of {tokens:,} tokens, {layout.label}", err=True)
+
+        def count(tokens: int) -> None:
+            nonlocal written
+            written += tokens
+            report(tokens)
+
+        try:
+            write_trace(
+                layout,
+                stream,
+                values["output"],
+                emit=values["emit"],
+                form=values["form"],
+                target=values["target"],
+                force=values["force"],
+                progress=count,
+            )
+        except KeyboardInterrupt:
+            done = f"{written:,} of {len(stream.ids):,} tokens"
+            raise KeyboardInterrupt(f"stopped after {done}; nothing was written") from None
+    click.echo(f"{values['output']}: {values['emit']} of {written:,} tokens, {layout.label}", err=True)
