@@ -55,7 +55,7 @@ static int check_region(const pgio_region *given, const pgio_group *in, uint32_t
                         pgio_error *error)
 {
     if (given->unit_bytes >> 40 || given->unit_count >> 48)
-        return pgio_fail(error, EOVERFLOW,
+        return pgio_fail(error, EINVAL,
                          "region %u: %" PRIu64 " units of %" PRIu64
                          " bytes; fewer than 2^48 of less than 2^40 bytes fit",
                          index, given->unit_count, given->unit_bytes);

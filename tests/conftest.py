@@ -9,13 +9,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import reference
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from pagegram_io import native
 from pagegram_io.layout import Layout, Shape, engram, flat, pagegram
 from pagegram_io.tokens import Stream, read_stream
 
-settings.register_profile("pagegram-io", deadline=None, print_blob=True)
+# A loaded machine draws examples slowly; that is no failure of what is tested.
+settings.register_profile("pagegram-io", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("pagegram-io")
 
 # Only those that this CPU has: nothing is skipped, so that no skip is ever expected.

@@ -104,6 +104,23 @@ def test_c16_lengths_around_the_batches_of_the_core(length: int, isa: str) -> No
             assert histogram[0, 1:].tolist() == distances[1:].tolist()
 
 
+@pytest.mark.parametrize("columns", [3, 7, 16])
+def test_c16_blocks_of_the_core(columns: int, isa: str) -> None:
+    """More places than a block of the core (16,384) holds, in lines that do not divide it; first ones throughout."""
+    rng = np.random.default_rng(columns)
+    pages = rng.geometric(0.01, (60_000 // columns, columns)).astype(np.uint32) % np.uint32(400)
+    pages[:, 0] = 400 + np.arange(len(pages)) // 5  # a new page every five tokens
+    pages[rng.random(pages.shape) < 0.2] = NO
+    classes = (np.arange(columns) % 2).astype(np.uint32)
+    page_count = int(pages[pages != NO].max()) + 1
+    accesses, compulsory, histogram, first = measure(pages, page_count, classes, isa)
+    assert first.tolist() == reference.first_tokens(pages.tolist())
+    for capacity in (20, 300):
+        twin = reference.lru(pages.tolist(), capacity, classes.tolist())
+        assert misses_at(accesses, histogram, capacity).tolist() == twin.misses
+        assert compulsory.tolist() == twin.compulsory
+
+
 @pytest.mark.parametrize("layout", ["engram", "pagegram packed"])
 def test_c16_two_hundred_sizes_of_a_real_trace(layout: str, isa: str, shipped: Any) -> None:
     made = engram(200_000_000) if layout == "engram" else pagegram(200_000_000, 4, Shape(packed=True))
@@ -169,6 +186,36 @@ def test_c16_positions_beyond_the_largest_counter_of_the_tree(isa: str) -> None:
         assert misses_at(accesses, histogram, capacity)[0] == misses[k, 0]
     assert histogram.min() >= 0
     assert histogram[0, 1:].min() >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wide", ISAS[1:] or ISAS)
+def test_c16_more_than_sixteen_top_counters(wide: str) -> None:
+    """146 million accesses before positions run out, as a table of 36 million pages has them: some pages throughout are
+    accessed once, and once again at the end. AVX2 adds the top counters by eight, AVX-512 by sixteen."""
+    page_count, hot = 36_500_000, np.arange(500)
+    classes = np.zeros(1, np.uint32)
+    capacities = [400, 500, 564, 1000, 30_000, 60_000, 90_000, 94_000]
+    fresh = np.random.default_rng(11).permutation(page_count - 500)[: 1465 * 64] + 500
+    with native.Curve(page_count, classes, isa=wide) as curve, native.Lru(page_count, capacities, classes) as lru:
+        batch = np.empty((100_000, 1), np.uint32)
+        batch[:, 0] = np.resize(hot, 100_000)
+        for i in range(1465):
+            batch[:64, 0] = fresh[64 * i : 64 * i + 64]
+            curve.access(batch)
+            lru.access(batch)
+        again = np.random.default_rng(12).permutation(fresh).astype(np.uint32)[:, None]
+        curve.access(again)
+        lru.access(again)
+        accesses, compulsory = curve.counts()
+        histogram = curve.histogram()
+        made, cold, misses, _ = lru.counts()
+    assert accesses[0] == made[0] == 146_500_000 + len(fresh)
+    assert compulsory[0] == cold[0] == len(fresh) + 500
+    assert histogram.sum() + compulsory[0] == accesses[0]
+    for k, capacity in enumerate(capacities):
+        assert misses_at(accesses, histogram, capacity)[0] == misses[k, 0], capacity
+    assert histogram[0, 600:].sum() >= len(fresh) - 64  # those at the end: spread over every distance there is
 
 
 def test_counts_may_be_taken_on_the_way(isa: str) -> None:

@@ -6,6 +6,7 @@ their own, odd base bytes, units longer than a page, absent rows.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import numpy as np
@@ -455,7 +456,14 @@ def test_a_source_emits_the_pages_of_the_rows_of_ones_own_layout(layout: Layout,
         assert line.tolist() == wanted + [native.NO_PAGE] * (len(line) - len(wanted))
 
 
-@pytest.mark.parametrize("layout", [own(1), own(4), own(3)], ids=lambda x: x.name)
+def two_buckets() -> Layout:
+    """A group whose second column has a bucket of its own."""
+    group = own(8).groups[0]
+    second = dataclasses.replace(group.columns[1], bucket_salt=12)
+    return layout_of((dataclasses.replace(group, columns=(group.columns[0], second)),), name="two buckets")
+
+
+@pytest.mark.parametrize("layout", [own(1), own(4), own(3), own(3, slots=1), two_buckets()], ids=lambda x: x.name)
 def test_a_source_refuses_a_group_whose_columns_read_several_units(layout: Layout) -> None:
     stream = make_stream(np.random.default_rng(5).integers(0, 50, 2000))
     with pytest.raises(ValueError, match="columns of a group read one unit"):
