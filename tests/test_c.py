@@ -139,7 +139,7 @@ def program_and_answer() -> tuple[str, str]:
 def pkg_config(file: Path, name: str) -> list[str]:
     """Words of a field of a .pc file, with its variables put in: what pkg-config would print, where there is none."""
     text = file.read_text()
-    variables = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    variables = {"pcfiledir": str(file.parent), **dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))}
     found = re.search(rf"^{name}: (.*)$", text, re.MULTILINE)
     assert found
     value = found[1]
@@ -164,9 +164,10 @@ def test_the_library_serves_c_and_cpp_programs_static_and_shared(tmp_path: Path)
     call(tool("ctest"), "--test-dir", tmp_path / "build", "--output-on-failure", "--no-tests=error", "--parallel", "2")
     call(tool("cmake"), "--install", tmp_path / "build")
     [pc] = (tmp_path / "to").rglob("pgio.pc")
-    library = pc.parent.parent
+    library = pc.resolve().parent.parent
     compile_flags, link_flags = pkg_config(pc, "Cflags"), pkg_config(pc, "Libs")
-    assert link_flags == [f"-L{library}", "-lpgio"]
+    assert link_flags[0].startswith("-L") and Path(link_flags[0][2:]).resolve() == library
+    assert link_flags[1:] == ["-lpgio"]
     text, answer = program_and_answer()
     for compiler, suffix, standard in (("cc", "c", "c99"), ("c++", "cpp", "c++11")):
         source = tmp_path / f"program.{suffix}"
@@ -178,6 +179,22 @@ def test_the_library_serves_c_and_cpp_programs_static_and_shared(tmp_path: Path)
             assert call(program, LD_LIBRARY_PATH=str(library)) == answer
     assert exported(library / "libpgio.so") == declared()  # and nothing else
     assert len(declared()) > 30
+
+
+@pytest.mark.parametrize("libdir", ["lib", "lib64", "lib/x86_64-linux-gnu"])
+def test_the_pkg_config_file_finds_its_folders_wherever_libraries_go(libdir: str, tmp_path: Path) -> None:
+    """Debian's libraries lie a folder deeper (CMAKE_INSTALL_PREFIX=/usr), and the file must not count on two levels."""
+    options = [f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}", "-DPGIO_LIBRARY=ON", f"-DCMAKE_INSTALL_LIBDIR={libdir}"]
+    prefix = tmp_path / "to"
+    call(
+        tool("cmake"), "-S", ROOT, "-B", tmp_path / "build", "-G", "Ninja", f"-DCMAKE_INSTALL_PREFIX={prefix}", *options
+    )
+    installed = prefix / libdir / "pkgconfig" / "pgio.pc"
+    installed.parent.mkdir(parents=True)
+    shutil.copy(tmp_path / "build" / "pgio.pc", installed)
+    (prefix / "include").mkdir()
+    assert [Path(flag[2:]).resolve() for flag in pkg_config(installed, "Cflags")] == [prefix / "include"]
+    assert Path(pkg_config(installed, "Libs")[0][2:]).resolve() == prefix / libdir
 
 
 def test_the_python_module_exports_its_init_symbol_alone() -> None:
