@@ -38,7 +38,7 @@ static bool allocate(pgio_curve *curve)
     curve->blocks = pgio_zeroed(counter_bytes(curve, 9, sizeof *curve->blocks));
     curve->level14 = pgio_zeroed(counter_bytes(curve, 14, sizeof *curve->level14));
     curve->level19 = pgio_zeroed(counter_bytes(curve, 19, sizeof *curve->level19));
-    curve->level23 = pgio_zeroed(counter_bytes(curve, 23, sizeof *curve->level23));
+    curve->before23 = pgio_zeroed(counter_bytes(curve, 23, sizeof *curve->before23));
     curve->recent = pgio_zeroed(histogram_places(curve) * sizeof *curve->recent);
     curve->total = pgio_zeroed(histogram_places(curve) * sizeof *curve->total);
     curve->accesses = calloc((size_t)classes * 2, sizeof *curve->accesses);
@@ -46,7 +46,7 @@ static bool allocate(pgio_curve *curve)
     curve->block_pages = malloc(BLOCK * 3 * sizeof *curve->block_pages);
     curve->first_tokens = pgio_zeroed(curve->positions.page_count * sizeof *curve->first_tokens);
     return curve->first_tokens && curve->within && curve->blocks && curve->level14 && curve->level19 &&
-           curve->level23 && curve->recent && curve->total && curve->accesses && curve->class_of_column &&
+           curve->before23 && curve->recent && curve->total && curve->accesses && curve->class_of_column &&
            curve->block_pages;
 }
 
@@ -92,7 +92,7 @@ void pgio_curve_free(pgio_curve *curve)
     pgio_unmap(curve->blocks, counter_bytes(curve, 9, sizeof *curve->blocks));
     pgio_unmap(curve->level14, counter_bytes(curve, 14, sizeof *curve->level14));
     pgio_unmap(curve->level19, counter_bytes(curve, 19, sizeof *curve->level19));
-    pgio_unmap(curve->level23, counter_bytes(curve, 23, sizeof *curve->level23));
+    pgio_unmap(curve->before23, counter_bytes(curve, 23, sizeof *curve->before23));
     pgio_unmap(curve->recent, histogram_places(curve) * sizeof *curve->recent);
     pgio_unmap(curve->total, histogram_places(curve) * sizeof *curve->total);
     pgio_unmap(curve->first_tokens, curve->positions.page_count * sizeof *curve->first_tokens);
@@ -110,12 +110,13 @@ static void renumber(pgio_curve *curve)
     memset(curve->blocks, 0, counter_bytes(curve, 9, sizeof *curve->blocks));
     memset(curve->level14, 0, counter_bytes(curve, 14, sizeof *curve->level14));
     memset(curve->level19, 0, counter_bytes(curve, 19, sizeof *curve->level19));
-    memset(curve->level23, 0, counter_bytes(curve, 23, sizeof *curve->level23));
+    memset(curve->before23, 0, counter_bytes(curve, 23, sizeof *curve->before23));
     for (uint32_t position = 0; position < curve->positions.next; position += 64) {
         uint32_t live = curve_popcount(curve->positions.live[position >> 6]);
         add_within(curve, position, live);
         add_counts(curve, position, live);
     }
+    sum_top(curve, curve->positions.next);
     curve->positions.next = (curve->positions.next + CURVE_BATCH - 1) & ~(uint32_t)(CURVE_BATCH - 1);
 }
 
@@ -219,7 +220,7 @@ uint64_t pgio_curve_state_bytes(const pgio_curve *curve)
 {
     return pgio_positions_bytes(&curve->positions) + counter_bytes(curve, 6, sizeof *curve->within) +
            counter_bytes(curve, 9, sizeof *curve->blocks) + counter_bytes(curve, 14, sizeof *curve->level14) +
-           counter_bytes(curve, 19, sizeof *curve->level19) + counter_bytes(curve, 23, sizeof *curve->level23) +
+           counter_bytes(curve, 19, sizeof *curve->level19) + counter_bytes(curve, 23, sizeof *curve->before23) +
            histogram_places(curve) * (sizeof *curve->recent + sizeof *curve->total) + sizeof *curve +
            curve->positions.page_count * sizeof *curve->first_tokens + BLOCK * 3 * sizeof *curve->block_pages +
            curve->class_count * 2 * sizeof *curve->accesses;

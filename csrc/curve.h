@@ -12,8 +12,8 @@ struct pgio_curve {
     uint16_t *blocks; /* [position >> 9] live positions there; so on below */
     uint16_t *level14;
     uint32_t *level19;
-    uint32_t *level23;
-    uint32_t *recent; /* [class, distance] accesses since the last fold into `total` */
+    uint32_t *before23; /* [position >> 23] live positions before those */
+    uint32_t *recent;   /* [class, distance] accesses since the last fold into `total` */
     uint64_t *total;
     uint64_t *first_tokens; /* the token that first touched the k-th distinct page */
     uint64_t live_count, histogram_length, unfolded, tokens;
@@ -23,7 +23,7 @@ struct pgio_curve {
 };
 
 #define CURVE_BATCH      64 /* accesses measured against one frozen state: a word of the bitmap */
-#define CURVE_LAST_AHEAD 64
+#define CURVE_LAST_AHEAD (2 * CURVE_BATCH)
 
 /* Accesses without unused places, and what is known of each: its place in the caller's matrix (places, or
  * first_place and on) and its class (classes, or class 0). */

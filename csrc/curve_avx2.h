@@ -44,13 +44,12 @@ TARGET_AVX2 static inline uint32_t rank_avx2(const pgio_curve *curve, uint32_t p
     uint32_t before = (position >> 19) & 15;
     sum = _mm256_add_epi32(sum, sum32_avx2(level19, before));
     sum = _mm256_add_epi32(sum, sum32_avx2(level19 + 8, before < 8 ? 0 : before - 8));
-    for (uint32_t done = 0; done < position >> 23; done += 8)
-        sum = _mm256_add_epi32(sum, sum32_avx2(curve->level23 + done, (position >> 23) - done));
     __m128i half = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
     half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4E));
     half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0xB1));
     uint64_t below = curve->positions.live[position >> 6] & (((uint64_t)1 << (position & 63)) - 1);
-    return (uint32_t)_mm_cvtsi128_si32(half) + curve->within[position >> 6] + (uint32_t)__builtin_popcountll(below);
+    return (uint32_t)_mm_cvtsi128_si32(half) + curve->within[position >> 6] + curve->before23[position >> 23] +
+           (uint32_t)__builtin_popcountll(below);
 }
 
 #define KERNEL(name)                name##_avx2_copy

@@ -34,12 +34,7 @@ TARGET_AVX512 static inline uint32_t rank_avx512(const pgio_curve *curve, uint32
     sum = _mm512_add_epi32(sum, sum16_avx512(curve->level14 + ((position >> 19) << 5), (position >> 14) & 31));
     __mmask16 used = (__mmask16)((1u << ((position >> 19) & 15)) - 1);
     sum = _mm512_add_epi32(sum, _mm512_maskz_loadu_epi32(used, curve->level19 + ((position >> 23) << 4)));
-    uint32_t left = position >> 23;
-    const uint32_t *level23 = curve->level23;
-    for (; left >= 16; left -= 16, level23 += 16)
-        sum = _mm512_add_epi32(sum, _mm512_loadu_si512(level23));
-    sum = _mm512_add_epi32(sum, _mm512_maskz_loadu_epi32((__mmask16)((1u << left) - 1), level23));
-    return (uint32_t)_mm512_reduce_add_epi32(sum);
+    return (uint32_t)_mm512_reduce_add_epi32(sum) + curve->before23[position >> 23];
 }
 
 #define KERNEL(name)                name##_avx512_copy

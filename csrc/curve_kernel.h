@@ -19,8 +19,6 @@ TARGET static inline void KERNEL(take)(pgio_curve *curve, const uint32_t *pages,
     uint32_t *last = curve->positions.last;
     uint32_t count = left < CURVE_BATCH ? (uint32_t)left : CURVE_BATCH;
     for (uint32_t j = 0; j < count; j++) {
-        if (j + CURVE_LAST_AHEAD < left)
-            __builtin_prefetch(&last[pages[j + CURVE_LAST_AHEAD]], 1);
         uint32_t old = last[pages[j]];
         last[pages[j]] = start + j;
         olds[j] = old;
@@ -44,7 +42,13 @@ TARGET static inline void KERNEL(measure)(pgio_curve *curve, const curve_run *al
     uint64_t word = count == CURVE_BATCH ? ~(uint64_t)0 : ((uint64_t)1 << count) - 1;
     uint64_t *at = pending->at;
     uint32_t found = 0, cold = 0, live_count = (uint32_t)curve->live_count;
+    /* last[] is asked for here, for the batch after the one already taken: between the ranks' arithmetic, where
+     * `take` would ask for everything in one burst that the processor cannot keep in flight. */
+    const uint32_t *coming = all->pages + done, *last = curve->positions.last;
+    uint64_t left = all->count - done;
     for (uint32_t j = 0; j < count; j++) {
+        if (j + CURVE_LAST_AHEAD < left)
+            __builtin_prefetch(&last[coming[j + CURVE_LAST_AHEAD]], 1);
         uint32_t old = olds[j], distance;
         uint32_t class = classes ? classes[j] : 0;
         if (!old) {
@@ -70,6 +74,7 @@ TARGET static inline void KERNEL(measure)(pgio_curve *curve, const curve_run *al
             REMOVE(curve, olds[j]);
     curve->positions.live[start >> 6] = word;
     ADD(curve, start, curve_popcount(word));
+    sum_top(curve, start + CURVE_BATCH);
     curve->live_count += cold;
 }
 

@@ -353,23 +353,33 @@ static int64_t pages_general(const pgio_place *place, const uint64_t *rows, uint
     return touched;
 }
 
-/* One row a group in units that never straddle. Returns as the wide path below does. */
+/* One row a group in units that never straddle, group by group. Returns as the wide path below does. */
 static int64_t pages_simple(const pgio_place *place, const uint64_t *rows, uint64_t token_count, uint32_t *pages)
 {
     uint32_t n = place->lane_count, stride = place->group_count;
-    const uint64_t *lanes = place->lanes;
-    int64_t touched = 0;
-    for (uint64_t t = 0; t < token_count; t++, rows += stride, pages += stride) {
-        for (uint32_t g = 0; g < stride; g++) {
-            uint64_t row = rows[g] - lanes[ROW_BASE * n + g];
-            if (row >= lanes[ROW_COUNT * n + g])
-                return -1;
-            pgio_divisor by = {lanes[ROWS_PER_PAGE * n + g], lanes[ROWS_PER_PAGE_RECIPROCAL * n + g]};
-            pages[g] = (uint32_t)(lanes[PAGE_BASE * n + g] + pgio_quotient(row, by));
+    bool bad = false;
+    for (uint32_t g = 0; g < stride; g++) {
+        const uint64_t *lane = place->lanes + g;
+        const uint64_t row_base = lane[ROW_BASE * n], row_count = lane[ROW_COUNT * n], page_base = lane[PAGE_BASE * n];
+        const pgio_divisor by = {lane[ROWS_PER_PAGE * n], lane[ROWS_PER_PAGE_RECIPROCAL * n]};
+        if (row_count >> 31 == 0 && by.divisor >> 31 == 0) {
+            /* With 2^(31 + bits of the divisor) / divisor, rounded up, one multiplication is exact below 2^31. */
+            uint32_t shift = 31 + 32 - (uint32_t)__builtin_clz((uint32_t)by.divisor);
+            uint64_t m = (((uint64_t)1 << shift) - 1) / by.divisor + 1;
+            for (uint64_t t = 0; t < token_count; t++) {
+                uint64_t row = rows[t * stride + g] - row_base;
+                bad |= row >= row_count;
+                pages[t * stride + g] = (uint32_t)(page_base + ((row * m) >> shift));
+            }
+            continue;
         }
-        touched += stride;
+        for (uint64_t t = 0; t < token_count; t++) {
+            uint64_t row = rows[t * stride + g] - row_base;
+            bad |= row >= row_count;
+            pages[t * stride + g] = (uint32_t)(page_base + pgio_quotient(row, by));
+        }
     }
-    return touched;
+    return bad ? -1 : (int64_t)(token_count * stride);
 }
 
 #if PGIO_X86

@@ -159,18 +159,34 @@ void pgio_rows_free(pgio_rows *rows)
     free(rows);
 }
 
+/* A column at a time, down the block: its constants stay in registers. */
 static void emit_portable(const pgio_rows *rows, const uint64_t *hashes, uint64_t count, uint64_t *out)
 {
-    for (uint64_t t = 0; t < count; t++) {
-        for (uint32_t c = 0; c < rows->column_count; c++) {
-            const pgio_column *column = &rows->columns[c];
-            uint64_t u = pgio_mix_inline(hashes[(column->bucket_order - 1) * BLOCK + t] ^ column->bucket_salt) >> 1;
-            uint64_t row = column->row_base + pgio_remainder(u, rows->bucket_divisors[c]) * column->row_stride;
-            if (column->slot_count > 1) {
-                u = pgio_mix_inline(hashes[(column->slot_order - 1) * BLOCK + t] ^ column->slot_salt) >> 1;
-                row += pgio_remainder(u, rows->slot_divisors[c]);
+    uint32_t stride = rows->column_count;
+    for (uint32_t c = 0; c < stride; c++) {
+        const pgio_column column = rows->columns[c];
+        const pgio_divisor buckets = rows->bucket_divisors[c], slots = rows->slot_divisors[c];
+        const uint64_t *of_bucket = hashes + (column.bucket_order - 1) * BLOCK;
+        const uint64_t *of_slot = hashes + (column.slot_order - 1) * BLOCK;
+        uint64_t *to = out + c;
+        if (column.slot_count == 1 && column.row_stride == 1) {
+            for (uint64_t t = 0; t < count; t++, to += stride) {
+                uint64_t u = pgio_mix_inline(of_bucket[t] ^ column.bucket_salt) >> 1;
+                *to = column.row_base + pgio_remainder(u, buckets);
             }
-            *out++ = row;
+            continue;
+        }
+        if (column.slot_count == 1) {
+            for (uint64_t t = 0; t < count; t++, to += stride) {
+                uint64_t u = pgio_mix_inline(of_bucket[t] ^ column.bucket_salt) >> 1;
+                *to = column.row_base + pgio_remainder(u, buckets) * column.row_stride;
+            }
+            continue;
+        }
+        for (uint64_t t = 0; t < count; t++, to += stride) {
+            uint64_t u = pgio_mix_inline(of_bucket[t] ^ column.bucket_salt) >> 1;
+            uint64_t slot = pgio_mix_inline(of_slot[t] ^ column.slot_salt) >> 1;
+            *to = column.row_base + pgio_remainder(u, buckets) * column.row_stride + pgio_remainder(slot, slots);
         }
     }
 }

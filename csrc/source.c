@@ -6,7 +6,7 @@
  * thirty-two. Any other group is computed in full, and place.c sees whether its rows share a unit. */
 #include "internal.h"
 
-#define BLOCK 256 /* tokens: 16 columns of 8 bytes each stay in the second-level cache */
+#define BLOCK 64 /* tokens: 16 columns of 8 bytes each stay in the first-level cache */
 
 struct pgio_source {
     pgio_rows *rows;
