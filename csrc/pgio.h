@@ -205,6 +205,135 @@ uint64_t pgio_curve_state_bytes(const pgio_curve *curve);
  * last: [page_count], zeroed by the caller. Returns a checksum of the old values. */
 uint64_t pgio_swap_floor(uint32_t *last, const uint32_t *pages, uint64_t count);
 
+/* ---- crc32c.c: pages that say which they are ------------------------------------------------ */
+
+/* The last eight bytes of a sealed page are its number (low 32 bits) and the CRC-32C of all before them and
+ * of the number, both little-endian: a torn, rotten or misdirected read is told from a good one. */
+uint32_t pgio_crc32c(const void *bytes, uint64_t count);
+/* memory: [count, page_bytes]; page i becomes page first_page + i. Returns count. */
+int64_t pgio_pages_seal(void *memory, uint64_t first_page, uint64_t count, uint64_t page_bytes);
+/* sound: [count], 1 or 0. Returns the damaged pages. */
+int64_t pgio_pages_verify(const void *memory, uint64_t first_page, uint64_t count, uint64_t page_bytes, uint8_t *sound);
+/* Incompressible pages that depend on seed and number alone, sealed. */
+void pgio_pages_fill(void *memory, uint64_t first_page, uint64_t count, uint64_t page_bytes, uint64_t seed);
+
+/* ---- histogram.c: latencies in log-linear buckets ------------------------------------------- */
+
+/* Bucket i holds values from pgio_histogram_low(i) up to pgio_histogram_low(i + 1) - 1: exact below 128,
+ * then 64 buckets a power of two, so that a bucket is at most 1/64 of its values wide. */
+#define PGIO_HISTOGRAM_BUCKETS 2688
+
+uint64_t pgio_histogram_low(uint32_t bucket);
+
+/* ---- reader.c: pages of a file or device -> memory ------------------------------------------ */
+
+/* A reader keeps up to `depth` page reads in flight. It opens its target for reading only, and belongs
+ * to the thread that opened it: any other is refused (EEXIST), as io_uring itself would. */
+typedef struct pgio_reader pgio_reader;
+
+enum { PGIO_ENGINE_AUTO = 0, PGIO_ENGINE_IO_URING = 1, PGIO_ENGINE_PSYNC = 2, PGIO_ENGINE_NVME = 3 };
+enum {
+    PGIO_READER_BUFFERED = 1,   /* through the kernel's page cache instead of O_DIRECT */
+    PGIO_READER_SQPOLL = 2,     /* a kernel thread submits */
+    PGIO_READER_IOPOLL = 4,     /* completions are polled for; the device needs poll queues */
+    PGIO_READER_CLOCK_EACH = 8, /* a clock reading for each read instead of each batch */
+    PGIO_READER_NO_FIXED = 16,  /* neither registered buffers nor a registered file */
+    PGIO_READER_VERIFY = 32     /* check each page's own number and checksum (docs/formats.md) */
+};
+
+typedef struct pgio_reader_options {
+    uint64_t page_bytes; /* a power of two from 512; 4096 where O_DIRECT must work everywhere */
+    uint64_t base_byte;  /* where page 0 lies; a multiple of page_bytes */
+    uint64_t span_bytes; /* pages lie below base_byte + span_bytes; 0: up to the target's end */
+    void *memory;        /* reads into it use registered buffers; NULL: the reader's own */
+    uint64_t memory_bytes;
+    uint32_t engine;
+    uint32_t depth; /* 1 to 32768 */
+    uint32_t flags;
+} pgio_reader_options;
+
+typedef struct pgio_reader_info {
+    uint64_t target_bytes;
+    uint64_t page_count; /* the last may be short, by the remainder of the target's size */
+    uint32_t engine;     /* the one that runs */
+    uint32_t direct;     /* O_DIRECT as F_GETFL reads it back; 1 for passthrough */
+    uint32_t ring_flags; /* IORING_SETUP_ flags really in use */
+    uint32_t fixed_buffers;
+    uint32_t fixed_file;
+    uint32_t lba_bytes; /* passthrough only, else 0 */
+    char why[192];      /* why this engine, and what was done without */
+} pgio_reader_info;
+
+/* A read ends with the bytes it delivered (page_bytes; fewer only for the tail page, whose rest is
+ * zeroed), or with a negative status: -errno, one of these, or PGIO_STATUS_NVME - the NVMe status. */
+enum {
+    PGIO_STATUS_SHORT = -10001,   /* fewer bytes than there are, twice */
+    PGIO_STATUS_CORRUPT = -10002, /* the page's number or checksum is wrong */
+    PGIO_STATUS_NVME = -20000
+};
+
+typedef struct pgio_reader_stats {
+    uint64_t reads; /* ended well */
+    uint64_t bytes;
+    uint64_t retries;
+    uint64_t errors_eio;
+    uint64_t errors_enodata; /* a medium error */
+    uint64_t errors_short;
+    uint64_t errors_corrupt;
+    uint64_t errors_other;     /* timeouts and NVMe statuses among them */
+    uint64_t first_error_byte; /* UINT64_MAX while there is none */
+    int64_t first_error_status;
+    uint64_t latency_sum_ns; /* from preparing a read to reaping it */
+    uint64_t latency_min_ns; /* UINT64_MAX while there is none */
+    uint64_t latency_max_ns;
+    uint64_t depth_ns; /* reads in flight summed over time: / elapsed is the depth sustained */
+    uint64_t waits;    /* system calls that waited or submitted */
+} pgio_reader_stats;
+
+int pgio_reader_open(pgio_reader **out, const char *path, const pgio_reader_options *options, pgio_error *error);
+/* Waits for what is in flight, then closes. */
+void pgio_reader_close(pgio_reader *reader);
+void pgio_reader_info_get(const pgio_reader *reader, pgio_reader_info *info);
+void pgio_reader_stats_get(const pgio_reader *reader, pgio_reader_stats *stats);
+void pgio_reader_stats_reset(pgio_reader *reader);
+/* counts: [PGIO_HISTOGRAM_BUCKETS], latencies in ns since the last reset. */
+void pgio_reader_histogram(const pgio_reader *reader, uint64_t *counts);
+
+/* Blocking: page i goes to memory + i * page_bytes (4096-aligned), its outcome to status[i]. Returns
+ * the reads that failed. Nothing else may be in flight. */
+int64_t pgio_reader_read(pgio_reader *reader, const uint64_t *pages, uint64_t count, void *memory, int32_t *status,
+                         pgio_error *error);
+
+/* Non-blocking: submit takes as many of `count` as there is room for and returns how many; read i
+ * carries tags[i]. poll returns up to `count` outcomes without waiting. cancel asks for everything in
+ * flight to end soon; outcomes still come, with -ECANCELED or as they were. The eventfd becomes
+ * readable when there are outcomes to poll. */
+typedef struct pgio_completion {
+    uint64_t tag;
+    int32_t status;
+    int32_t unused;
+} pgio_completion;
+
+int64_t pgio_reader_submit(pgio_reader *reader, const uint64_t *pages, void *const *memory, const uint64_t *tags,
+                           uint64_t count, pgio_error *error);
+int64_t pgio_reader_poll(pgio_reader *reader, pgio_completion *completions, uint64_t count, pgio_error *error);
+int pgio_reader_cancel(pgio_reader *reader, pgio_error *error);
+int pgio_reader_eventfd(const pgio_reader *reader);
+uint32_t pgio_reader_in_flight(const pgio_reader *reader);
+
+/* For measuring: data goes to the reader's own memory and is dropped. pump keeps `depth` reads in
+ * flight and returns how many of `count` it has started by deadline_ns (CLOCK_MONOTONIC), leaving
+ * those in flight for the next pump. It stops early once more than max_errors reads have failed. */
+int64_t pgio_reader_pump(pgio_reader *reader, const uint64_t *pages, uint64_t count, uint64_t deadline_ns,
+                         uint64_t max_errors, pgio_error *error);
+/* drain waits for them, at most until deadline_ns, and returns how many are still in flight. */
+int64_t pgio_reader_drain(pgio_reader *reader, uint64_t deadline_ns, pgio_error *error);
+/* Decode: step s reads pages[step_ends[s - 1] .. step_ends[s]) together and ends with the last of them;
+ * its time goes to step_ns[s]. Returns the steps done. */
+int64_t pgio_reader_steps(pgio_reader *reader, const uint64_t *pages, const uint64_t *step_ends, uint64_t step_count,
+                          uint64_t deadline_ns, uint64_t max_errors, uint64_t *step_ns, pgio_error *error);
+uint64_t pgio_clock_ns(void);
+
 /* cffi: end */
 
 #if defined(PGIO_SHARED) && defined(__GNUC__)

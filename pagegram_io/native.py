@@ -44,7 +44,7 @@ def _raise(status: int, error: Any) -> None:
     raise OSError(-status, text or os.strerror(-status))
 
 
-def _checked(call: Any, *arguments: Any) -> int:
+def checked(call: Any, *arguments: Any) -> int:
     """Call C with an error text at the end; returns its count or raises."""
     error = ffi.new("pgio_error *")
     try:
@@ -70,11 +70,11 @@ def _isa(name: str) -> int:
     return ISAS[name]
 
 
-def _pointer(array: np.ndarray, ctype: str) -> Any:
+def pointer(array: np.ndarray, ctype: str) -> Any:
     return ffi.cast(ctype, array.ctypes.data)
 
 
-def _uint64(values: Any) -> np.ndarray:
+def uint64_array(values: Any) -> np.ndarray:
     array = np.ascontiguousarray(values)
     if array.dtype != np.uint64:
         if not np.issubdtype(array.dtype, np.integer):
@@ -95,7 +95,7 @@ class Handle:
 
     def _make(self, ctype: str, new: Any, *arguments: Any) -> None:
         out = ffi.new(f"{ctype} **")
-        _checked(new, out, *arguments)
+        checked(new, out, *arguments)
         self._handle = ffi.gc(out[0], self._free)
 
     def _live(self) -> Any:
@@ -135,13 +135,13 @@ class _Tokens:
         self.ids = np.ascontiguousarray(stream.ids)
         if self.ids.dtype not in (np.uint16, np.uint32):
             raise ValueError(f"token ids are uint16 or uint32, not {self.ids.dtype}")
-        self.starts = _uint64(stream.document_starts)
+        self.starts = uint64_array(stream.document_starts)
         self.view = ffi.new(
             "pgio_tokens *",
             {
-                "ids": _pointer(self.ids, "void *"),
+                "ids": pointer(self.ids, "void *"),
                 "count": len(self.ids),
-                "document_starts": _pointer(self.starts, "uint64_t *"),
+                "document_starts": pointer(self.starts, "uint64_t *"),
                 "document_count": len(self.starts),
                 "vocabulary": stream.vocabulary,
                 "id_bytes": self.ids.dtype.itemsize,
@@ -154,15 +154,15 @@ def hash_ngrams(stream: Stream, order: int, begin: int = 0, end: int | None = No
     tokens = _Tokens(stream)
     end = len(tokens.ids) if end is None else end
     hashes = np.empty(max(end - begin, 0), np.uint64)
-    _checked(lib.pgio_hash_ngrams, tokens.view, begin, end, order, _pointer(hashes, "uint64_t *"))
+    checked(lib.pgio_hash_ngrams, tokens.view, begin, end, order, pointer(hashes, "uint64_t *"))
     return hashes
 
 
 def hash_finish(hashes: np.ndarray, salt_value: int) -> np.ndarray:
     """mix(hash ^ salt) for each hash, uint64; ``>> 1`` gives u of layouts.md, unshifted the word of signs."""
-    hashes = _uint64(hashes)
+    hashes = uint64_array(hashes)
     out = np.empty_like(hashes)
-    lib.pgio_hash_finish(_pointer(hashes, "uint64_t *"), hashes.size, salt_value, _pointer(out, "uint64_t *"))
+    lib.pgio_hash_finish(pointer(hashes, "uint64_t *"), hashes.size, salt_value, pointer(out, "uint64_t *"))
     return out
 
 
@@ -227,7 +227,7 @@ class Rows(Handle):
         tokens = _Tokens(stream)
         end = len(tokens.ids) if end is None else end
         rows = np.empty((max(end - begin, 0), self.column_count), np.uint64)
-        _checked(lib.pgio_rows_emit, self._live(), tokens.view, begin, end, _pointer(rows, "uint64_t *"))
+        checked(lib.pgio_rows_emit, self._live(), tokens.view, begin, end, pointer(rows, "uint64_t *"))
         return rows
 
 
@@ -255,11 +255,11 @@ class History(Handle):
         if given.dtype == np.uint64 and given.size and int(given.max()) >= 2**63:
             raise ValueError(f"token id {int(given.max())} is not in 0 to {self.vocabulary - 1}")
         array = np.ascontiguousarray(given, dtype=np.int64)
-        return _checked(lib.pgio_history_append, self._live(), _pointer(array, "int64_t *"), array.size)
+        return checked(lib.pgio_history_append, self._live(), pointer(array, "int64_t *"), array.size)
 
     def rewind(self, length: int) -> int:
         """Forget everything at and after position ``length``."""
-        return _checked(lib.pgio_history_rewind, self._live(), length)
+        return checked(lib.pgio_history_rewind, self._live(), length)
 
     def fork(self) -> History:
         """An independent copy."""
@@ -269,7 +269,7 @@ class History(Handle):
         """Rows of positions begin to end, uint64 [positions, columns]."""
         end = len(self) if end is None else end
         out = np.empty((max(end - begin, 0), rows.column_count), np.uint64)
-        _checked(lib.pgio_history_rows, self._live(), rows._live(), begin, end, _pointer(out, "uint64_t *"))
+        checked(lib.pgio_history_rows, self._live(), rows._live(), begin, end, pointer(out, "uint64_t *"))
         return out
 
 
@@ -293,11 +293,11 @@ class Place(Handle):
     def group_of_column(self) -> np.ndarray:
         """The group that each column of a page matrix belongs to, uint32 [page_columns]."""
         groups = np.empty(self.page_columns, np.uint32)
-        lib.pgio_place_column_groups(self._live(), _pointer(groups, "uint32_t *"))
+        lib.pgio_place_column_groups(self._live(), pointer(groups, "uint32_t *"))
         return groups
 
     def _matrix(self, rows: np.ndarray) -> np.ndarray:
-        rows = _uint64(rows)
+        rows = uint64_array(rows)
         if rows.ndim != 2 or rows.shape[1] != self.column_count:
             raise ValueError(f"rows are [tokens, {self.column_count}] for this layout, not {list(rows.shape)}")
         return rows
@@ -306,16 +306,16 @@ class Place(Handle):
         """Pages that each token touches, uint32 [tokens, page_columns]; unused places hold NO_PAGE."""
         rows = self._matrix(rows)
         pages = np.empty((len(rows), self.page_columns), np.uint32)
-        arguments = _pointer(rows, "uint64_t *"), len(rows), _pointer(pages, "uint32_t *")
-        _checked(lib.pgio_place_pages, self._live(), *arguments)
+        arguments = pointer(rows, "uint64_t *"), len(rows), pointer(pages, "uint32_t *")
+        checked(lib.pgio_place_pages, self._live(), *arguments)
         return pages
 
     def bytes(self, rows: np.ndarray) -> np.ndarray:
         """File offset of each row in each region of its group, uint64 [tokens, byte_columns]."""
         rows = self._matrix(rows)
         offsets = np.empty((len(rows), self.byte_columns), np.uint64)
-        arguments = _pointer(rows, "uint64_t *"), len(rows), _pointer(offsets, "uint64_t *")
-        _checked(lib.pgio_place_bytes, self._live(), *arguments)
+        arguments = pointer(rows, "uint64_t *"), len(rows), pointer(offsets, "uint64_t *")
+        checked(lib.pgio_place_bytes, self._live(), *arguments)
         return offsets
 
 
@@ -348,7 +348,7 @@ class Source(Handle):
         """Fill pages, uint32 [tokens, page_columns], from its start; returns the tokens written, 0 at the end."""
         if pages.dtype != np.uint32 or not pages.flags.c_contiguous or pages.shape[1:] != (self.page_columns,):
             raise ValueError(f"pages must be contiguous uint32 [tokens, {self.page_columns}]")
-        return _checked(lib.pgio_source_next, self._live(), len(pages), _pointer(pages, "uint32_t *"))
+        return checked(lib.pgio_source_next, self._live(), len(pages), pointer(pages, "uint32_t *"))
 
     def rewind(self) -> None:
         """Start again from the first token."""
@@ -373,16 +373,16 @@ class Lru(Handle):
 
     def __init__(self, page_count: int, capacities: Sequence[int], class_of_column: np.ndarray) -> None:
         super().__init__()
-        sizes = _uint64(list(capacities))
+        sizes = uint64_array(list(capacities))
         self._classes, self.class_count = _classes(class_of_column)
         self.columns, self.capacity_count = len(self._classes), len(sizes)
         self._make(
             "pgio_lru",
             lib.pgio_lru_new,
             page_count,
-            _pointer(sizes, "uint64_t *"),
+            pointer(sizes, "uint64_t *"),
             len(sizes),
-            _pointer(self._classes, "uint32_t *"),
+            pointer(self._classes, "uint32_t *"),
             self.columns,
             self.class_count,
         )
@@ -397,15 +397,15 @@ class Lru(Handle):
             missed.dtype != np.uint8 or missed.shape != pages.shape or not missed.flags.c_contiguous
         ):
             raise ValueError("missed must be contiguous uint8 of the same shape as pages")
-        verdicts = ffi.NULL if missed is None else _pointer(missed, "uint8_t *")
-        return _checked(lib.pgio_lru_access, self._live(), _pointer(pages, "uint32_t *"), len(pages), verdicts)
+        verdicts = ffi.NULL if missed is None else pointer(missed, "uint8_t *")
+        return checked(lib.pgio_lru_access, self._live(), pointer(pages, "uint32_t *"), len(pages), verdicts)
 
     def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """accesses, compulsory [classes]; misses [sizes, classes]; full_at_token [sizes], 2^64-1 while not full."""
         accesses, compulsory = np.empty(self.class_count, np.uint64), np.empty(self.class_count, np.uint64)
         misses = np.empty((self.capacity_count, self.class_count), np.uint64)
         full = np.empty(self.capacity_count, np.uint64)
-        lib.pgio_lru_counts(self._live(), *(_pointer(a, "uint64_t *") for a in (accesses, compulsory, misses, full)))
+        lib.pgio_lru_counts(self._live(), *(pointer(a, "uint64_t *") for a in (accesses, compulsory, misses, full)))
         return accesses, compulsory, misses, full
 
     @property
@@ -427,7 +427,7 @@ class Curve(Handle):
             "pgio_curve",
             lib.pgio_curve_new,
             page_count,
-            _pointer(self._classes, "uint32_t *"),
+            pointer(self._classes, "uint32_t *"),
             self.columns,
             self.class_count,
             _isa(isa),
@@ -436,12 +436,12 @@ class Curve(Handle):
     def access(self, pages: np.ndarray) -> int:
         """Access pages, uint32 [tokens, columns], in order. Returns the accesses made."""
         pages = _pages_of(pages, self.columns)
-        return _checked(lib.pgio_curve_access, self._live(), _pointer(pages, "uint32_t *"), len(pages))
+        return checked(lib.pgio_curve_access, self._live(), pointer(pages, "uint32_t *"), len(pages))
 
     def counts(self) -> tuple[np.ndarray, np.ndarray]:
         """accesses [classes] and compulsory [classes], uint64."""
         accesses, compulsory = np.empty(self.class_count, np.uint64), np.empty(self.class_count, np.uint64)
-        pointers = _pointer(accesses, "uint64_t *"), _pointer(compulsory, "uint64_t *")
+        pointers = pointer(accesses, "uint64_t *"), pointer(compulsory, "uint64_t *")
         lib.pgio_curve_counts(self._live(), *pointers, ffi.NULL)
         return accesses, compulsory
 
@@ -449,13 +449,13 @@ class Curve(Handle):
         """Accesses by stack distance d, uint64 [classes, page_count + 1]; they hit caches of at least d pages."""
         accesses, compulsory = np.empty(self.class_count, np.uint64), np.empty(self.class_count, np.uint64)
         histogram = np.empty((self.class_count, self.page_count + 1), np.uint64)
-        lib.pgio_curve_counts(self._live(), *(_pointer(a, "uint64_t *") for a in (accesses, compulsory, histogram)))
+        lib.pgio_curve_counts(self._live(), *(pointer(a, "uint64_t *") for a in (accesses, compulsory, histogram)))
         return histogram
 
     def first_tokens(self) -> np.ndarray:
         """The token that first touched the 1st, 2nd, ... distinct page, uint64 [distinct pages]."""
         tokens = np.empty(self.page_count, np.uint64)
-        return tokens[: lib.pgio_curve_first_tokens(self._live(), _pointer(tokens, "uint64_t *"))]
+        return tokens[: lib.pgio_curve_first_tokens(self._live(), pointer(tokens, "uint64_t *"))]
 
     @property
     def state_bytes(self) -> int:
@@ -469,4 +469,4 @@ def swap_floor(last: np.ndarray, pages: np.ndarray) -> int:
         raise ValueError("last and pages are contiguous uint32")
     if pages.size and int(pages.max()) >= last.size:
         raise ValueError(f"page {int(pages.max())} is not in a table of {last.size} pages")
-    return int(lib.pgio_swap_floor(_pointer(last, "uint32_t *"), _pointer(pages, "uint32_t *"), pages.size))
+    return int(lib.pgio_swap_floor(pointer(last, "uint32_t *"), pointer(pages, "uint32_t *"), pages.size))

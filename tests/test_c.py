@@ -20,9 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BESIDE = os.pathsep.join(
     [str(Path(sys.executable).parent), os.environ["PATH"]]
 )  # where the dev extra puts cmake, ninja
-TESTS = {
-    f"test_{noun}" for noun in ["curve", "error", "hash", "history", "lru", "place", "positions", "rows", "source"]
-}
+TESTS = {path.stem for path in (ROOT / "tests" / "c").glob("test_*.c")}
 
 
 def tool(name: str) -> str:
@@ -53,7 +51,7 @@ def build(folder: Path, *options: str) -> None:
 
 @pytest.mark.slow
 def test_the_c_tests_pass_under_the_address_and_undefined_behaviour_sanitizers(tmp_path: Path) -> None:
-    assert {path.stem for path in (ROOT / "tests" / "c").glob("test_*.c")} == TESTS
+    assert len(TESTS) >= 12
     # Little optimisation: it builds in half the time. The library below is tested as it ships.
     build(tmp_path, "-DPGIO_TESTS=ON", "-DPGIO_SANITIZE=address,undefined", "-DCMAKE_C_FLAGS_RELEASE=-O1")
     output = call(tool("ctest"), "--test-dir", tmp_path, "--output-on-failure", "--no-tests=error", "--parallel", "2")

@@ -1,0 +1,503 @@
+/* reader.c: pages of a file or device into memory, a given number in flight.
+ *
+ * Owns the rules of a read: alignment, retries, what counts as an error, and all statistics. The engines
+ * (ring.c, pool.c) know only how to start a read and when it ended. Slots are reads in flight; their
+ * number is the depth. Time is read once a batch of completions, so a latency runs from the reading of
+ * the clock at which a read was prepared to the one at which it was reaped. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "crc32c.h"
+#include "reader.h"
+
+#define AGAIN_MAX   16
+#define ALIGNMENT   4096 /* of memory: covers 512e and 4Kn drives and every file system tried */
+#define BATCH_SHARE 16   /* of the depth goes to a device in one system call */
+
+uint64_t pgio_clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* ---- opening ---- */
+
+static int check_options(const pgio_reader_options *options, pgio_error *error)
+{
+    if (options->page_bytes < 512 || options->page_bytes > (uint64_t)1 << 30 ||
+        options->page_bytes & (options->page_bytes - 1))
+        return pgio_fail(error, EINVAL, "a page of %" PRIu64 " bytes; it is a power of two from 512 to 2^30",
+                         options->page_bytes);
+    if (options->depth < 1 || options->depth > 32768)
+        return pgio_fail(error, EINVAL, "depth %u is not in 1 to 32768", options->depth);
+    if (options->base_byte % options->page_bytes)
+        return pgio_fail(error, EINVAL, "page 0 would lie at byte %" PRIu64 ", which is not a multiple of %" PRIu64,
+                         options->base_byte, options->page_bytes);
+    if (options->engine > PGIO_ENGINE_NVME)
+        return pgio_fail(error, EINVAL, "engine %u is not known", options->engine);
+    if ((uintptr_t)options->memory % ALIGNMENT || (options->memory && !options->memory_bytes))
+        return pgio_fail(error, EINVAL, "memory for reads starts on a multiple of %d bytes and is not empty",
+                         ALIGNMENT);
+    if (options->flags & PGIO_READER_IOPOLL && options->flags & PGIO_READER_BUFFERED)
+        return pgio_fail(error, EINVAL, "polled completions need O_DIRECT; they cannot be buffered");
+    return 0;
+}
+
+static int make_slots(pgio_reader *reader, pgio_error *error)
+{
+    uint32_t depth = reader->options.depth;
+    reader->slots = calloc(depth, sizeof *reader->slots);
+    reader->free_slots = calloc(depth, sizeof *reader->free_slots);
+    reader->outcomes = calloc(depth, sizeof *reader->outcomes);
+    if (!reader->options.memory) {
+        reader->options.memory_bytes = (uint64_t)depth << reader->page_shift;
+        reader->options.memory = pgio_zeroed(reader->options.memory_bytes);
+        reader->owns_memory = true;
+    }
+    if (!reader->slots || !reader->free_slots || !reader->outcomes || !reader->options.memory)
+        return pgio_fail(error, ENOMEM, "no memory for %u reads in flight", depth);
+    for (uint32_t i = 0; i < depth; i++)
+        reader->free_slots[i] = depth - 1 - i;
+    reader->free_count = depth;
+    return 0;
+}
+
+static const char *engine_name(uint32_t engine)
+{
+    return engine == PGIO_ENGINE_IO_URING ? "io_uring" : engine == PGIO_ENGINE_NVME ? "nvme" : "psync";
+}
+
+/* auto takes io_uring and falls back to threads only where io_uring cannot be had; info says so. */
+static int open_engine(pgio_reader *reader, pgio_error *error)
+{
+    pgio_error ring_error = {{0}};
+    uint32_t wanted = reader->options.engine;
+    if (reader->info.engine != PGIO_ENGINE_NVME)
+        reader->info.engine = wanted == PGIO_ENGINE_AUTO ? PGIO_ENGINE_IO_URING : wanted;
+    if (reader->info.engine != PGIO_ENGINE_PSYNC) {
+        snprintf(reader->info.why, sizeof reader->info.why, "%s",
+                 wanted == PGIO_ENGINE_AUTO ? "the best here" : "asked for");
+        int status = pgio_ring_open(reader, &ring_error);
+        if (!status)
+            return 0;
+        bool needed = wanted != PGIO_ENGINE_AUTO || reader->info.engine == PGIO_ENGINE_NVME ||
+                      reader->options.flags & (PGIO_READER_IOPOLL | PGIO_READER_SQPOLL);
+        if (needed)
+            return pgio_fail(error, -status, "%s", ring_error.text);
+    }
+    reader->info.engine = PGIO_ENGINE_PSYNC;
+    snprintf(reader->info.why, sizeof reader->info.why, "%.180s",
+             wanted == PGIO_ENGINE_AUTO ? ring_error.text : "asked for");
+    return pgio_pool_open(reader, error);
+}
+
+int pgio_reader_open(pgio_reader **out, const char *path, const pgio_reader_options *options, pgio_error *error)
+{
+    *out = NULL;
+    int status = check_options(options, error);
+    if (status)
+        return status;
+    pgio_reader *reader = calloc(1, sizeof *reader);
+    if (!reader)
+        return pgio_fail(error, ENOMEM, "no memory for a reader");
+    reader->options = *options;
+    reader->fd = reader->event_fd = -1;
+    reader->owner = pthread_self();
+    reader->page_shift = (uint32_t)__builtin_ctzll(options->page_bytes);
+    status = pgio_target_open(reader, path, error);
+    if (!status)
+        status = make_slots(reader, error);
+    if (!status && (reader->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) < 0)
+        status = pgio_fail(error, errno, "no eventfd: %s", strerror(errno));
+    if (!status)
+        status = open_engine(reader, error);
+    if (status) {
+        pgio_reader_close(reader);
+        return status;
+    }
+    pgio_reader_stats_reset(reader);
+    *out = reader;
+    return 0;
+}
+
+static int engine_enter(pgio_reader *reader, uint32_t wait_count, uint64_t timeout_ns)
+{
+    return reader->ring ? pgio_ring_enter(reader, wait_count, timeout_ns)
+                        : pgio_pool_enter(reader, wait_count, timeout_ns);
+}
+
+/* The kernel refuses another thread (SINGLE_ISSUER), but only after reads have been queued, which the owner
+ * would then send to memory that is no longer there. So it is refused here, and alike with every engine. */
+static int check_thread(const pgio_reader *reader, pgio_error *error)
+{
+    if (pthread_equal(reader->owner, pthread_self()))
+        return 0;
+    return pgio_fail(error, EEXIST, "a reader belongs to the thread that opened it");
+}
+
+static int fail_enter(pgio_reader *reader, int status, pgio_error *error)
+{
+    return pgio_fail(error, -status, "engine %s failed: %s", engine_name(reader->info.engine), strerror(-status));
+}
+
+void pgio_reader_close(pgio_reader *reader)
+{
+    if (!reader)
+        return;
+    /* The kernel writes to memory that is about to go, so nothing may be in flight. */
+    while (reader->in_flight && (reader->ring || reader->pool))
+        if (engine_enter(reader, reader->in_flight, 1000000000))
+            break;
+    const pgio_ring *ring = reader->ring;
+    pgio_ring_close(reader->ring);
+    pgio_pool_close(reader->pool);
+    if (reader->fd >= 0)
+        close(reader->fd);
+    if (reader->event_fd >= 0)
+        close(reader->event_fd);
+    /* Another thread cannot wait for io_uring's reads; memory that they may still land in is left mapped. */
+    if (reader->owns_memory && (!reader->in_flight || !ring))
+        pgio_unmap(reader->options.memory, reader->options.memory_bytes);
+    free(reader->slots);
+    free(reader->free_slots);
+    free(reader->outcomes);
+    free(reader);
+}
+
+/* ---- statistics ---- */
+
+void pgio_reader_info_get(const pgio_reader *reader, pgio_reader_info *info)
+{
+    *info = reader->info;
+}
+
+void pgio_reader_stats_get(const pgio_reader *reader, pgio_reader_stats *stats)
+{
+    *stats = reader->stats;
+}
+
+void pgio_reader_stats_reset(pgio_reader *reader)
+{
+    memset(&reader->stats, 0, sizeof reader->stats);
+    memset(reader->histogram, 0, sizeof reader->histogram);
+    reader->stats.first_error_byte = UINT64_MAX;
+    reader->stats.latency_min_ns = UINT64_MAX;
+    reader->now_ns = reader->counted_ns = pgio_clock_ns();
+}
+
+void pgio_reader_histogram(const pgio_reader *reader, uint64_t *counts)
+{
+    memcpy(counts, reader->histogram, sizeof reader->histogram);
+}
+
+int pgio_reader_eventfd(const pgio_reader *reader)
+{
+    return reader->event_fd;
+}
+
+uint32_t pgio_reader_in_flight(const pgio_reader *reader)
+{
+    return reader->in_flight;
+}
+
+static void count_depth(pgio_reader *reader)
+{
+    if (reader->now_ns <= reader->counted_ns)
+        return;
+    reader->stats.depth_ns += (reader->now_ns - reader->counted_ns) * reader->in_flight;
+    reader->counted_ns = reader->now_ns;
+}
+
+static void count_error(pgio_reader *reader, const read_slot *slot, int64_t status)
+{
+    pgio_reader_stats *stats = &reader->stats;
+    if (status == -EIO)
+        stats->errors_eio++;
+    else if (status == -ENODATA)
+        stats->errors_enodata++;
+    else if (status == PGIO_STATUS_SHORT)
+        stats->errors_short++;
+    else if (status == PGIO_STATUS_CORRUPT)
+        stats->errors_corrupt++;
+    else
+        stats->errors_other++;
+    if (stats->first_error_byte == UINT64_MAX) {
+        stats->first_error_byte = pgio_page_byte(reader, slot->page);
+        stats->first_error_status = status;
+    }
+}
+
+static uint64_t error_count(const pgio_reader *reader)
+{
+    const pgio_reader_stats *stats = &reader->stats;
+    return stats->errors_eio + stats->errors_enodata + stats->errors_short + stats->errors_corrupt +
+           stats->errors_other;
+}
+
+/* ---- one read ---- */
+
+static void engine_prepare(pgio_reader *reader, uint32_t slot)
+{
+    if (reader->ring)
+        pgio_ring_prepare(reader, slot);
+    else
+        pgio_pool_prepare(reader, slot);
+}
+
+static void start_read(pgio_reader *reader, uint64_t page, void *memory, uint64_t tag)
+{
+    uint32_t index = reader->free_slots[--reader->free_count];
+    read_slot *slot = &reader->slots[index];
+    uint64_t left = reader->info.target_bytes - pgio_page_byte(reader, page);
+    *slot = (read_slot){.page = page, .tag = tag, .memory = memory, .start_ns = reader->now_ns};
+    slot->bytes = (uint32_t)(left < reader->options.page_bytes ? left : reader->options.page_bytes);
+    if (!memory)
+        slot->memory = (uint8_t *)reader->options.memory + ((uint64_t)index << reader->page_shift);
+    if (reader->options.flags & PGIO_READER_CLOCK_EACH)
+        slot->start_ns = pgio_clock_ns();
+    count_depth(reader);
+    reader->in_flight++;
+    reader->cancelling = false;
+    engine_prepare(reader, index);
+}
+
+static bool read_again(pgio_reader *reader, uint32_t index, read_slot *slot, int64_t result)
+{
+    if (reader->cancelling)
+        return false;
+    if (result == -EINTR || result == -EAGAIN) {
+        if (slot->again_count++ >= AGAIN_MAX)
+            return false;
+    } else {
+        if (result < 0 || result >= slot->bytes || slot->was_short)
+            return false;
+        slot->was_short = true; /* once more, as a whole page */
+    }
+    reader->stats.retries++;
+    engine_prepare(reader, index);
+    return true;
+}
+
+void pgio_reader_finish(pgio_reader *reader, uint32_t index, int64_t result)
+{
+    read_slot *slot = &reader->slots[index];
+    if (read_again(reader, index, slot, result))
+        return;
+    uint64_t end_ns = reader->options.flags & PGIO_READER_CLOCK_EACH ? pgio_clock_ns() : reader->now_ns;
+    int64_t status = result < 0 ? result : result < slot->bytes ? PGIO_STATUS_SHORT : (int64_t)slot->bytes;
+    if (status >= 0 && slot->bytes < reader->options.page_bytes)
+        memset((uint8_t *)slot->memory + slot->bytes, 0, reader->options.page_bytes - slot->bytes);
+    if (status >= 0 && reader->options.flags & PGIO_READER_VERIFY &&
+        !pgio_page_sound(slot->memory, slot->page, reader->options.page_bytes))
+        status = PGIO_STATUS_CORRUPT;
+    count_depth(reader);
+    reader->in_flight--;
+    reader->free_slots[reader->free_count++] = index;
+    if (status < 0) {
+        count_error(reader, slot, status);
+    } else {
+        uint64_t latency_ns = end_ns > slot->start_ns ? end_ns - slot->start_ns : 0;
+        pgio_reader_stats *stats = &reader->stats;
+        stats->reads++;
+        stats->bytes += (uint64_t)status;
+        stats->latency_sum_ns += latency_ns;
+        stats->latency_min_ns = latency_ns < stats->latency_min_ns ? latency_ns : stats->latency_min_ns;
+        stats->latency_max_ns = latency_ns > stats->latency_max_ns ? latency_ns : stats->latency_max_ns;
+        reader->histogram[histogram_bucket(latency_ns)]++;
+    }
+    if (slot->tag != UINT64_MAX) {
+        uint32_t at = (reader->outcome_first + reader->outcome_count++) % reader->options.depth;
+        reader->outcomes[at] = (pgio_completion){.tag = slot->tag, .status = (int32_t)status};
+    }
+}
+
+static int check_pages(const pgio_reader *reader, const uint64_t *pages, uint64_t count, pgio_error *error)
+{
+    for (uint64_t i = 0; i < count; i++)
+        if (pages[i] >= reader->info.page_count)
+            return pgio_fail(error, ERANGE, "page %" PRIu64 " is not in a target of %" PRIu64 " pages", pages[i],
+                             reader->info.page_count);
+    return 0;
+}
+
+/* ---- the blocking face ---- */
+
+int64_t pgio_reader_read(pgio_reader *reader, const uint64_t *pages, uint64_t count, void *memory, int32_t *status,
+                         pgio_error *error)
+{
+    int code = check_thread(reader, error);
+    if (!code)
+        code = check_pages(reader, pages, count, error);
+    if (code)
+        return code;
+    if ((uintptr_t)memory % ALIGNMENT)
+        return pgio_fail(error, EINVAL, "memory for reads starts on a multiple of %d bytes", ALIGNMENT);
+    if (reader->in_flight || reader->outcome_count)
+        return pgio_fail(error, EBUSY, "%u reads are still in flight or not polled", reader->in_flight);
+    int64_t failed = 0;
+    for (uint64_t started = 0, ended = 0; ended < count;) {
+        reader->now_ns = pgio_clock_ns();
+        for (; reader->free_count && started < count; started++)
+            start_read(reader, pages[started], (uint8_t *)memory + (started << reader->page_shift), started);
+        code = engine_enter(reader, 1, 1000000000);
+        if (code)
+            return fail_enter(reader, code, error);
+        for (; reader->outcome_count; reader->outcome_count--, ended++) {
+            pgio_completion outcome = reader->outcomes[reader->outcome_first];
+            reader->outcome_first = (reader->outcome_first + 1) % reader->options.depth;
+            status[outcome.tag] = outcome.status;
+            failed += outcome.status < 0;
+        }
+    }
+    return failed;
+}
+
+/* ---- the non-blocking face ---- */
+
+int64_t pgio_reader_submit(pgio_reader *reader, const uint64_t *pages, void *const *memory, const uint64_t *tags,
+                           uint64_t count, pgio_error *error)
+{
+    int status = check_thread(reader, error);
+    if (status)
+        return status;
+    /* An outcome keeps its place until it is polled. */
+    uint32_t room = reader->free_count > reader->outcome_count ? reader->free_count - reader->outcome_count : 0;
+    count = count < room ? count : room;
+    status = check_pages(reader, pages, count, error);
+    for (uint64_t i = 0; i < count && !status; i++)
+        if ((uintptr_t)memory[i] % ALIGNMENT || !memory[i] || tags[i] == UINT64_MAX)
+            status = pgio_fail(error, EINVAL,
+                               "read %" PRIu64 ": memory starts on a multiple of %d bytes and tags are below "
+                               "2^64 - 1",
+                               i, ALIGNMENT);
+    if (status)
+        return status;
+    if (!reader->signals) {
+        __atomic_store_n(&reader->signals, true, __ATOMIC_RELAXED);
+        if (reader->ring)
+            pgio_ring_signal(reader);
+    }
+    reader->now_ns = pgio_clock_ns();
+    for (uint64_t i = 0; i < count; i++)
+        start_read(reader, pages[i], memory[i], tags[i]);
+    status = engine_enter(reader, 0, 0);
+    return status ? fail_enter(reader, status, error) : (int64_t)count;
+}
+
+int64_t pgio_reader_poll(pgio_reader *reader, pgio_completion *completions, uint64_t count, pgio_error *error)
+{
+    int status = check_thread(reader, error);
+    if (status)
+        return status;
+    uint64_t signalled;
+    if (read(reader->event_fd, &signalled, sizeof signalled) < 0 && errno != EAGAIN)
+        return pgio_fail(error, errno, "the eventfd cannot be read: %s", strerror(errno));
+    status = engine_enter(reader, 0, 0);
+    if (status)
+        return fail_enter(reader, status, error);
+    uint64_t given = 0;
+    for (; given < count && reader->outcome_count; reader->outcome_count--) {
+        completions[given++] = reader->outcomes[reader->outcome_first];
+        reader->outcome_first = (reader->outcome_first + 1) % reader->options.depth;
+    }
+    const uint64_t one = 1;
+    if (reader->outcome_count && write(reader->event_fd, &one, sizeof one) < 0)
+        return (int64_t)given; /* its counter is full, so it is readable */
+    return (int64_t)given;
+}
+
+int pgio_reader_cancel(pgio_reader *reader, pgio_error *error)
+{
+    int status = check_thread(reader, error);
+    if (status)
+        return status;
+    reader->cancelling = true;
+    status = reader->ring ? pgio_ring_cancel(reader) : pgio_pool_cancel(reader);
+    return status ? fail_enter(reader, status, error) : 0;
+}
+
+/* ---- measuring ---- */
+
+static uint64_t timeout_until(uint64_t deadline_ns, uint64_t now_ns)
+{
+    uint64_t left = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+    return left < 50000000 ? left : 50000000; /* a stuck device must not keep its caller longer */
+}
+
+int64_t pgio_reader_pump(pgio_reader *reader, const uint64_t *pages, uint64_t count, uint64_t deadline_ns,
+                         uint64_t max_errors, pgio_error *error)
+{
+    int status = check_thread(reader, error);
+    if (!status)
+        status = check_pages(reader, pages, count, error);
+    if (status)
+        return status;
+    if (reader->options.memory_bytes >> reader->page_shift < reader->options.depth)
+        return pgio_fail(error, EINVAL, "the registered memory holds fewer than the %u pages of the depth",
+                         reader->options.depth);
+    /* Small batches keep a device busier: one that takes each as a whole, as virtual disks do, would answer a
+     * large one as a whole too, and idle until the next. Reads that end while they are submitted, as those of
+     * holes and of cached pages do, cost nothing but CPU, which large batches save; the first batch tells. */
+    uint32_t depth = reader->options.depth, batch = depth < BATCH_SHARE ? 1 : depth / BATCH_SHARE;
+    uint64_t started = 0;
+    bool probing = true;
+    reader->now_ns = pgio_clock_ns();
+    while (started < count && reader->now_ns < deadline_ns && error_count(reader) <= max_errors) {
+        for (uint32_t i = 0; i < batch && reader->free_count && started < count; i++, started++)
+            start_read(reader, pages[started], NULL, UINT64_MAX);
+        bool full = reader->free_count == 0 && !probing;
+        status = engine_enter(reader, full ? 1 : 0, full ? timeout_until(deadline_ns, reader->now_ns) : 0);
+        if (status)
+            return fail_enter(reader, status, error);
+        if (probing && reader->in_flight == 0)
+            batch = depth;
+        probing = false;
+        if (reader->free_count == 0)
+            reader->now_ns = pgio_clock_ns(); /* nothing came back: has the time come? */
+    }
+    reader->now_ns = pgio_clock_ns();
+    count_depth(reader); /* up to now, or a stall at the end would not count */
+    return (int64_t)started;
+}
+
+int64_t pgio_reader_drain(pgio_reader *reader, uint64_t deadline_ns, pgio_error *error)
+{
+    int status = check_thread(reader, error);
+    if (status)
+        return status;
+    while (reader->in_flight) {
+        uint64_t timeout_ns = timeout_until(deadline_ns, pgio_clock_ns());
+        status = engine_enter(reader, reader->in_flight, timeout_ns);
+        if (status)
+            return fail_enter(reader, status, error);
+        if (!timeout_ns)
+            break;
+    }
+    reader->now_ns = pgio_clock_ns();
+    count_depth(reader);
+    return reader->in_flight;
+}
+
+int64_t pgio_reader_steps(pgio_reader *reader, const uint64_t *pages, const uint64_t *step_ends, uint64_t step_count,
+                          uint64_t deadline_ns, uint64_t max_errors, uint64_t *step_ns, pgio_error *error)
+{
+    uint64_t begin = 0;
+    for (uint64_t s = 0; s < step_count; begin = step_ends[s++]) {
+        uint64_t started_ns = pgio_clock_ns();
+        if (started_ns >= deadline_ns || error_count(reader) > max_errors)
+            return (int64_t)s;
+        int64_t result = step_ends[s] < begin ? pgio_fail(error, EINVAL, "step ends go backwards") : 0;
+        if (!result)
+            result = pgio_reader_pump(reader, pages + begin, step_ends[s] - begin, UINT64_MAX, UINT64_MAX, error);
+        if (result >= 0)
+            result = pgio_reader_drain(reader, UINT64_MAX, error);
+        if (result < 0)
+            return result;
+        step_ns[s] = reader->now_ns - started_ns;
+    }
+    return (int64_t)step_count;
+}

@@ -1,0 +1,73 @@
+/* reader.h: what reader.c and the engines beneath it share. Nothing here is visible outside the library. */
+#ifndef PGIO_READER_H
+#define PGIO_READER_H
+
+#include <pthread.h>
+
+#include "histogram.h"
+
+typedef struct read_slot {
+    uint64_t page;
+    uint64_t tag;
+    uint64_t start_ns;
+    void *memory;
+    uint32_t bytes;      /* what a whole read of this page delivers */
+    uint8_t again_count; /* EINTR and EAGAIN so far */
+    bool was_short;
+} read_slot;
+
+typedef struct pgio_ring pgio_ring;
+typedef struct pgio_pool pgio_pool;
+
+struct pgio_reader {
+    pgio_reader_options options;
+    pgio_reader_info info;
+    pgio_reader_stats stats;
+    int fd, event_fd;
+    uint32_t page_shift;
+    uint32_t nvme_namespace, lba_shift;
+    bool owns_memory;
+    bool signals;    /* completions signal the eventfd: once submit has been called, as each costs a little */
+    bool cancelling; /* what comes back is not read again; until everything has ended or a read starts */
+    pthread_t owner;
+    pgio_ring *ring;
+    pgio_pool *pool;
+    read_slot *slots;
+    uint32_t *free_slots;
+    uint32_t free_count, in_flight;
+    pgio_completion *outcomes; /* handed to poll and read; a queue of at most depth */
+    uint32_t outcome_first, outcome_count;
+    uint64_t now_ns, counted_ns;
+    uint64_t histogram[PGIO_HISTOGRAM_BUCKETS];
+};
+
+/* reader.c, called by the engines for each read that ended: result is bytes or -errno. */
+void pgio_reader_finish(pgio_reader *reader, uint32_t slot, int64_t result);
+
+/* target.c. Opens reader->fd and fills in what info says of the target. */
+int pgio_target_open(pgio_reader *reader, const char *path, pgio_error *error);
+
+/* ring.c. prepare queues a read (there is always room for depth of them); enter submits what is queued,
+ * waits until wait_count more have ended or timeout_ns (at most a second) is over, and calls pgio_reader_finish for
+ * each that ended. Returns 0 or -errno. */
+int pgio_ring_open(pgio_reader *reader, pgio_error *error);
+void pgio_ring_close(pgio_ring *ring);
+void pgio_ring_prepare(pgio_reader *reader, uint32_t slot);
+int pgio_ring_enter(pgio_reader *reader, uint32_t wait_count, uint64_t timeout_ns);
+/* From now on each completion makes the eventfd readable. */
+void pgio_ring_signal(pgio_reader *reader);
+int pgio_ring_cancel(pgio_reader *reader);
+
+/* pool.c: the same face over threads that call pread. */
+int pgio_pool_open(pgio_reader *reader, pgio_error *error);
+void pgio_pool_close(pgio_pool *pool);
+void pgio_pool_prepare(pgio_reader *reader, uint32_t slot);
+int pgio_pool_enter(pgio_reader *reader, uint32_t wait_count, uint64_t timeout_ns);
+int pgio_pool_cancel(pgio_reader *reader);
+
+static inline uint64_t pgio_page_byte(const pgio_reader *reader, uint64_t page)
+{
+    return reader->options.base_byte + (page << reader->page_shift);
+}
+
+#endif
