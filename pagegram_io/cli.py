@@ -16,6 +16,9 @@ COMMANDS = {
     "figure4": "Draw reads per token against cache size, for several table sizes.",
     "trace": "Write the pages, rows or bytes that a token stream touches.",
     "layout": "What a table takes up: rows, units, pages, bytes, slack.",
+    "nvme": "What a device delivers under the reads of a table, at a held depth.",
+    "mkfile": "A dense file the size of a table, for nvme to read.",
+    "doctor": "What this machine can do, and the cure for what it cannot.",
     "collisions": "Which n-grams share rows: theory beside measurement.",
 }
 
@@ -101,6 +104,9 @@ def run(arguments: list[str] | None = None) -> int:
     """As ``main``, returning the exit status."""
     from pagegram_io.errors import FormatError
 
+    # A stream that the caller closed is None in Python; what is written to it goes nowhere.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     try:
         # Not group.main: it answers Ctrl-C itself, and would lose how far the work had got.
         with group.make_context("pagegram-io", list(sys.argv[1:] if arguments is None else arguments)) as context:

@@ -11,7 +11,7 @@ QUIET_SECONDS = 2.0
 
 
 @contextlib.contextmanager
-def progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
+def progress(description: str, total: int) -> Iterator[Callable[[float], None]]:
     """Gives a function to be told of steps done; calls must not overlap. Shows nothing off a terminal."""
     if not sys.stderr.isatty():
         yield lambda steps: None
@@ -30,7 +30,7 @@ def progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
     task = bar.add_task(description, total=total)
     started, shown = time.monotonic(), False
 
-    def advance(steps: int) -> None:
+    def advance(steps: float) -> None:
         nonlocal shown
         bar.advance(task, steps)
         if not shown and time.monotonic() - started > QUIET_SECONDS:

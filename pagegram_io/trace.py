@@ -151,7 +151,7 @@ def read_pages(path: str | os.PathLike[str]) -> tuple[np.ndarray, dict[str, Any]
         except (OSError, MemoryError):
             raise
         except Exception as error:  # a damaged header makes NumPy's parser raise nearly anything
-            raise FormatError(f"{file}: not a whole .npy file ({error})") from None
+            raise FormatError(f"{file}: not a whole .npy file of numbers") from error
         if not isinstance(pages, np.ndarray):
             pages.close()
             raise FormatError(f"{file}: not a .npy file but an archive of several")

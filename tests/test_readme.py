@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +23,10 @@ def indented_commands(text: str) -> list[str]:
     return [line.split("   #")[0].strip() for line in lines if line.startswith("pagegram-io ")]
 
 
+def is_of_a_device(command: str) -> bool:
+    return any(word in command for word in ("nvme", "mkfile", "doctor", "device.jsonl"))
+
+
 def python_blocks(text: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
@@ -31,7 +37,7 @@ def test_readme_opens_with_the_two_commands() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", indented_commands(README))
+@pytest.mark.parametrize("command", [c for c in indented_commands(README) if not is_of_a_device(c)])
 def test_readme_commands(command: str, tmp_path: Path) -> None:
     np.tile(np.arange(1, 1001, dtype="<u2"), 20).tofile(tmp_path / "mine.u16")
     words = shlex.split(command)
@@ -44,6 +50,28 @@ def test_readme_commands(command: str, tmp_path: Path) -> None:
     if shown:  # README shows what it prints
         expected = [line.split() for line in shown[1].splitlines()]
         assert [line.split() for line in done.stdout.splitlines()][: len(expected)] == expected
+
+
+@pytest.mark.slow
+def test_readme_device_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, on a file in place of a drive, and with a small table: 13 GB are not written in a test."""
+    folder = ROOT / "build" / "readme-tests"  # not the temporary folder, which may lie in memory
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    commands = [c for c in indented_commands(README) if is_of_a_device(c)]
+    assert len(commands) >= 5
+    commands.sort(key=lambda c: "mkfile" not in c)  # the file first, since it stands in for the drive
+    for command in commands:
+        small = command.replace("/dev/nvme0n1", "table.safetensors").replace("20B", "10M")
+        if " nvme " in small:
+            small = small.replace(" nvme ", " nvme --table 10M --runtime 0.1s --ramp 0 --limit 50K ")
+            small = small.replace("1GiB", "1MiB").replace("--repeat 5", "--repeat 2")
+        small = small.replace(" figure4 ", " figure4 --table 10M --limit 50K ")
+        done = subprocess.run(small, shell=True, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (small, done.stderr)
+    assert (folder / "figures" / "table6.csv").read_text().count("\n") > 10
+    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pagegram_io.commands.options import (
-    COUNTS,
     NAMES,
     WHOLES,
     force_option,
+    layouts_of,
     print_records,
     record_options,
     refuse_outputs,
@@ -18,6 +18,8 @@ from pagegram_io.commands.options import (
     shape_options,
     stream_of,
     stream_options,
+    table_option,
+    wide_console,
 )
 
 if TYPE_CHECKING:
@@ -33,15 +35,7 @@ Examples:
 
 
 @click.command("collisions", epilog=EPILOG)
-@click.option(
-    "--table",
-    "tables",
-    type=COUNTS,
-    default="200M",
-    show_default=True,
-    metavar="LIST",
-    help="Table sizes in parameters. [e.g. 200M,20B]",
-)
+@table_option("200M")
 @click.option(
     "--layout",
     "layouts",
@@ -69,15 +63,12 @@ def command(**values: Any) -> None:
     Extra heads: of two n-grams that share a row of head 0, how many other heads they share too.
     """
     from pagegram_io.collisions import distinct_ngrams, measure
-    from pagegram_io.layout import build
     from pagegram_io.progress import progress
     from pagegram_io.records import write_csv
 
     refuse_outputs(values["csv_path"], force=values["force"])
     shape = shape_of(values)
-    layouts = [
-        x for size in values["tables"] for x in build(values["layouts"], size, slots=values["slots"], shape=shape)
-    ]
+    layouts = layouts_of(values, shape)
     stream = stream_of(values)
     records: list[CollisionRecord] = []
     with progress("measuring collisions", len(layouts) * len(shape.orders)) as advance:
@@ -106,9 +97,6 @@ def _beside(measured: float | None, expected: float | None) -> str:
 
 
 def _print_table(records: list[CollisionRecord]) -> None:
-    import sys
-
-    from rich.console import Console
     from rich.table import Table
 
     from pagegram_io.sizes import format_count
@@ -142,7 +130,7 @@ def _print_table(records: list[CollisionRecord]) -> None:
             _beside(r.neighbour_ratio, r.neighbour_ratio_theory),
         )
     first = records[0]
-    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 240)
+    console = wide_console()
     console.print(f"{first.stream}: {first.tokens:,} tokens; seed {first.seed}")
     console.print(table)
     console.print(

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pagegram_io.commands.options import (
-    COUNTS,
     NAMES,
     PathOption,
     force_option,
     given,
     layout_options,
+    layouts_of,
+    option_text,
     refuse_outputs,
     shape_of,
     shape_options,
     spec_of,
     stream_of,
     stream_options,
+    table_option,
     threads_option,
 )
 
@@ -47,15 +49,7 @@ Examples:
     metavar="DIR",
     help="Folder for figure4.* and the records behind it. [e.g. figures]",
 )
-@click.option(
-    "--table",
-    "tables",
-    type=COUNTS,
-    default="3.2B,10B,20B",
-    show_default=True,
-    metavar="LIST",
-    help="Table sizes in parameters. [e.g. 3.2B,10B,20B]",
-)
+@table_option("3.2B,10B,20B")
 @layout_options
 @click.option(
     "--formats",
@@ -87,7 +81,8 @@ def command(**values: Any) -> None:
     """Draw Figure 4: (a) reads per token against page-cache size, exact at every size; (b) lookups per second against
     reads in flight, from device records if there are any.
 
-    The records behind it are written beside it, to figure4.jsonl, and are enough to draw it again.
+    The records behind it are written beside it, to figure4.jsonl, and are enough to draw it again. With device records
+    there is also table6.csv: reads per token beside what the device delivered, for each table, cache and layout.
     """
     from pagegram_io.figures import check_suffix, draw_figure4
     from pagegram_io.output import new_file
@@ -97,9 +92,7 @@ def command(**values: Any) -> None:
     if values["records_path"]:
         useless = [name for name in ("tables", "layouts", "slots", "stream_path", "limit", "seed") if given(name)]
         if useless:
-            raise click.UsageError(
-                f"--{useless[0].replace('_', '-')} is for a simulation; --records draws what was simulated"
-            )
+            raise click.UsageError(f"{option_text(useless[0])} is for a simulation; --records draws what was simulated")
     pictures = [os.path.join(folder, f"figure4.{suffix}") for suffix in dict.fromkeys(values["formats"])]
     for picture in pictures:
         check_suffix(picture)
@@ -107,7 +100,8 @@ def command(**values: Any) -> None:
     made = not os.path.isdir(folder)
     os.makedirs(folder, exist_ok=True)
     try:
-        refuse_outputs(kept, *pictures, force=force)
+        table = os.path.join(folder, "table6.csv") if values["device_path"] else None
+        refuse_outputs(kept, table, *pictures, force=force)
         device = read_records(values["device_path"]) if values["device_path"] else []
         records: list[Any] = read_records(values["records_path"]) if values["records_path"] else list(_simulate(values))
         if kept:
@@ -119,26 +113,42 @@ def command(**values: Any) -> None:
                 file.write(text.getvalue().encode())
         for picture in pictures:
             draw_figure4(records, picture, device_records=device, force=force)
+        if table:
+            _write_table(records, device, table, force=force)
     except BaseException:
         if made and not os.listdir(folder):
             os.rmdir(folder)
         raise
-    for path in filter(None, [kept, *pictures]):
+    for path in filter(None, [kept, table, *pictures]):
         click.echo(path)
 
 
 def _simulate(values: dict[str, Any]) -> list[SimulationRecord]:
     from pagegram_io.job import Job, job_accesses, run_jobs
-    from pagegram_io.layout import build
     from pagegram_io.progress import progress
 
     shape = shape_of(values)
-    layouts = [
-        x for size in values["tables"] for x in build(values["layouts"], size, slots=values["slots"], shape=shape)
-    ]
+    layouts = layouts_of(values, shape)
     stream = stream_of(values)
     spec = spec_of(values, stream)
     jobs = [Job(spec, layout, curve=True) for layout in layouts]
     with progress("simulating", sum(job_accesses(job, len(stream.ids)) for job in jobs)) as report:
         outcomes = run_jobs(jobs, stream=stream, threads=values["threads"], report=report)
     return [record for outcome in outcomes for record in outcome.records]
+
+
+def _write_table(records: list[Any], device: list[dict[str, Any]], path: str, *, force: bool) -> None:
+    """Table 6 as CSV."""
+    import csv
+    import io
+
+    from pagegram_io.comparison import compare
+    from pagegram_io.output import new_file
+
+    lines = compare(records, device)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(lines[0]))
+    writer.writeheader()
+    writer.writerows(lines)
+    with new_file(path, force=force) as file:
+        file.write(text.getvalue().encode())

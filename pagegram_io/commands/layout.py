@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pagegram_io.commands.options import (
-    COUNTS,
     force_option,
     layout_options,
+    layouts_of,
     print_records,
     record_options,
     refuse_outputs,
     shape_of,
     shape_options,
+    table_option,
+    wide_console,
 )
 
 if TYPE_CHECKING:
@@ -31,15 +33,7 @@ Examples:
 
 
 @click.command("layout", epilog=EPILOG)
-@click.option(
-    "--table",
-    "tables",
-    type=COUNTS,
-    default="20B",
-    show_default=True,
-    metavar="LIST",
-    help="Table sizes in parameters. [e.g. 3.2B,20B]",
-)
+@table_option("20B")
 @layout_options
 @shape_options
 @record_options
@@ -49,14 +43,11 @@ def command(**values: Any) -> None:
 
     A unit is what is read at once: a row (flat, engram) or a bucket of K x S rows (pagegram).
     """
-    from pagegram_io.layout import build
     from pagegram_io.records import write_csv
 
     refuse_outputs(values["csv_path"], force=values["force"])
     shape = shape_of(values)
-    layouts = [
-        x for size in values["tables"] for x in build(values["layouts"], size, slots=values["slots"], shape=shape)
-    ]
+    layouts = layouts_of(values, shape)
     records = [layout_record(layout) for layout in layouts]
     if values["csv_path"]:
         write_csv(records, values["csv_path"], force=values["force"])
@@ -104,9 +95,6 @@ def layout_record(layout: Layout) -> LayoutRecord:
 
 
 def _print_table(records: list[LayoutRecord]) -> None:
-    import sys
-
-    from rich.console import Console
     from rich.table import Table
 
     from pagegram_io.sizes import format_bytes, format_count
@@ -146,7 +134,7 @@ def _print_table(records: list[LayoutRecord]) -> None:
             f"{r.uncached_reads:.6g}",
         )
     first = records[0]
-    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 240)
+    console = wide_console()
     console.print(table)
     console.print(
         f"Rows in {first.row_format}, orders {first.orders}, "

@@ -178,6 +178,20 @@ layout_options = _apply(
     ]
 )
 
+
+def table_option(default: str) -> Callable[[Decorated], Decorated]:
+    """--table, a list of sizes in parameters."""
+    return click.option(
+        "--table",
+        "tables",
+        type=COUNTS,
+        default=default,
+        show_default=True,
+        metavar="LIST",
+        help="Table sizes in parameters. [e.g. 3.2B,10B,20B]",
+    )
+
+
 record_options = _apply(
     [
         click.option(
@@ -204,12 +218,25 @@ def given(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
 
 
+def option_text(name: str) -> str:
+    """How an option of the running command is written: --layout for the argument ``layouts``."""
+    return next(p.opts[0] for p in click.get_current_context().command.params if p.name == name)
+
+
 def shape_of(values: dict[str, Any]) -> Any:
     """Take the shape options out of a command's arguments."""
     from pagegram_io.layout import Shape
 
     names = ("row_format", "packed", "base_byte", "page_bytes", "orders", "heads", "row_width", "dim", "seed")
     return Shape(**{name: values[name] for name in names})
+
+
+def layouts_of(values: dict[str, Any], shape: Any, *, slots: tuple[int, ...] | None = None) -> list[Any]:
+    """The layouts asked for, at each table size."""
+    from pagegram_io.layout import build
+
+    slots = slots or values["slots"]
+    return [layout for size in values["tables"] for layout in build(values["layouts"], size, slots=slots, shape=shape)]
 
 
 def stream_of(values: dict[str, Any]) -> Any:
@@ -225,7 +252,7 @@ def stream_of(values: dict[str, Any]) -> Any:
         def report(read_bytes: int, total_bytes: int) -> None:
             nonlocal done
             share = read_bytes / max(total_bytes, 1)
-            advance(share - done)  # type: ignore[arg-type]
+            advance(share - done)
             done = share
 
         stream = read_stream(values["stream_path"], progress=report, **arguments)
@@ -249,9 +276,12 @@ def refuse_outputs(*paths: str | None, force: bool) -> None:
 
     from pagegram_io.output import refuse_existing
 
-    for path in paths:
-        if path is None:
-            continue
+    named = [path for path in paths if path is not None]
+    if len(set(named)) < len(named):
+        raise click.UsageError("two outputs have the same name; give each its own")
+    for path in named:
+        if not path:
+            raise click.UsageError("an output has an empty name; is a shell variable unset?")
         refuse_existing(path, force)
         folder = os.path.dirname(os.path.realpath(path))
         if not os.path.isdir(folder):
@@ -265,3 +295,10 @@ def print_records(records: list[Any]) -> None:
     from pagegram_io.records import write_json_lines
 
     write_json_lines(records, sys.stdout)
+
+
+def wide_console() -> Any:
+    """A console for tables on stdout: a narrow terminal wraps their lines, and no number is cut."""
+    from rich.console import Console
+
+    return Console(file=sys.stdout, highlight=False, soft_wrap=True, width=240)

@@ -9,10 +9,11 @@ import click
 
 from pagegram_io.commands.options import (
     CACHES,
-    COUNTS,
+    COUNT,
     PathOption,
     force_option,
     layout_options,
+    layouts_of,
     print_records,
     record_options,
     refuse_outputs,
@@ -21,6 +22,7 @@ from pagegram_io.commands.options import (
     spec_of,
     stream_of,
     stream_options,
+    table_option,
     threads_option,
 )
 
@@ -42,15 +44,7 @@ Examples:
 
 
 @click.command("simulate", epilog=EPILOG)
-@click.option(
-    "--table",
-    "tables",
-    type=COUNTS,
-    default="20B",
-    show_default=True,
-    metavar="LIST",
-    help="Table sizes in parameters. [e.g. 3.2B,10B,20B]",
-)
+@table_option("20B")
 @click.option(
     "--cache",
     "caches",
@@ -87,7 +81,7 @@ Examples:
 @click.option(
     "--warm",
     "warm_tokens",
-    type=click.IntRange(min=0),
+    type=COUNT,
     default=0,
     metavar="N",
     help="Tokens that fill the cache first and are not counted. [e.g. 1000000]",
@@ -156,15 +150,12 @@ def _every_size(values: dict[str, Any]) -> bool:
 
 def _run_layouts(values: dict[str, Any]) -> tuple[list[Layout], list[Outcome]]:
     from pagegram_io.job import Job, job_accesses, run_jobs
-    from pagegram_io.layout import build
     from pagegram_io.progress import progress
 
     if values["name"] is not None:
         raise click.UsageError("--name goes with --pages")
     shape = shape_of(values)
-    layouts = [
-        x for size in values["tables"] for x in build(values["layouts"], size, slots=values["slots"], shape=shape)
-    ]
+    layouts = layouts_of(values, shape)
     stream = stream_of(values)
     spec = spec_of(values, stream)
     if values["curve_npy"]:
@@ -207,7 +198,9 @@ def _write(values: dict[str, Any], layouts: list[Layout], outcomes: list[Outcome
         print_records(records)
     else:
         state = {label_of(outcome.records[0]): outcome.state_bytes for outcome in outcomes}
-        print_table(asked, verbose=values["verbose"], state_bytes=state)
+        print_table(asked, verbose=values["verbose"], state_bytes=state, ours=bool(layouts))
+        if values["curve"] and not (values["csv_path"] or values["plot_path"] or values["curve_npy"]):
+            print("note: the curve's records go to --json, --csv, --plot or --curve-npy", file=sys.stderr)
     for line in warnings(asked, layouts):
         print(f"note: {line}", file=sys.stderr)
 

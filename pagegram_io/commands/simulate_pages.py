@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pagegram_io.commands.options import given
+from pagegram_io.commands.options import given, option_text
 
 if TYPE_CHECKING:
     from pagegram_io.job import Outcome
@@ -56,12 +56,12 @@ def run_pages(values: dict[str, Any]) -> list[Outcome]:
     pages, about = read_pages(values["pages_path"])
     useless = [name for name in OURS if given(name) and (about or name != "page_bytes")]
     if useless:
-        raise click.UsageError(f"--{useless[0].replace('_', '-')} describes our layouts; --pages brings its own")
+        raise click.UsageError(f"{option_text(useless[0])} describes our layouts; --pages brings its own")
     if values["limit"] and about and values["limit"] < about.get("tokens", 0):
         raise click.UsageError("--limit would cut a trace whose .json describes all of it; make one with trace --limit")
     pages = pages[: values["limit"]] if values["limit"] else pages
     if values["pages_path"].endswith(".u32"):
-        print("note: a .u32 file without token boundaries: each access counts as a token", file=sys.stderr)
+        pages = _with_tokens(pages, about)
     fields = {name: about[name] for name in INHERITED if name in about}
     if given("tables") and len(values["tables"]) != 1:
         raise click.UsageError("--pages is one table; give one --table size, or none")
@@ -82,3 +82,16 @@ def run_pages(values: dict[str, Any]) -> list[Outcome]:
             bytes_used=about.get("bytes_used_per_token"),
         )
     return [outcome]
+
+
+def _with_tokens(pages: Any, about: dict[str, Any]) -> Any:
+    """A .u32 trace has lost where its tokens begin; the .json beside it gives them back where none was squeezed."""
+    if not about:
+        print("note: a .u32 file alone has no tokens: each access counts as one", file=sys.stderr)
+        return pages
+    tokens, columns = about.get("tokens", 0), about.get("columns", 0)
+    if tokens * columns != pages.size:
+        raise click.UsageError(
+            "this .u32 trace had unused places, so where its tokens begin is lost; make it with --format npy"
+        )
+    return pages.reshape(tokens, columns)

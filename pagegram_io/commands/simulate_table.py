@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pagegram_io.commands.options import wide_console
 from pagegram_io.sizes import format_bytes, format_count
+from pagegram_io.tokens import DEFAULT_STREAM
 
 if TYPE_CHECKING:
     from pagegram_io.layout import Layout
@@ -74,11 +76,10 @@ COLUMNS = (
 )
 
 
-def print_table(records: Sequence[SimulationRecord], *, verbose: bool, state_bytes: Mapping[str, int]) -> None:
+def print_table(
+    records: Sequence[SimulationRecord], *, verbose: bool, state_bytes: Mapping[str, int], ours: bool = True
+) -> None:
     """The records as a table on stdout, with what they are and are not below; state_bytes by layout label."""
-    import sys
-
-    from rich.console import Console
     from rich.table import Table
 
     engram = _engram_reads(records)
@@ -89,8 +90,7 @@ def print_table(records: Sequence[SimulationRecord], *, verbose: bool, state_byt
         table.add_column(COLUMNS[i], justify="left" if i == 0 else "right", no_wrap=True)
     for line in lines:
         table.add_row(*(line[i] for i in used))
-    # Where nobody looks at a terminal, lines are as long as they are.
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+    console = wide_console()
     first = records[0]
     unit = (
         f"{format_bytes(first.page_bytes)} pages" if first.cache_unit == "page" else "rows (each miss reads its page)"
@@ -103,7 +103,7 @@ def print_table(records: Sequence[SimulationRecord], *, verbose: bool, state_byt
         highlight=False,
     )
     console.print(table)
-    for sentence in caveats(records):
+    for sentence in caveats(records) if ours else []:
         console.print(sentence, highlight=False)
     if verbose:
         for record in records:
@@ -123,10 +123,10 @@ def caveats(records: Sequence[SimulationRecord]) -> list[str]:
     if not names & {"flat", "engram", "pagegram"}:
         return []
     paper = " and ".join(f"{reads} for {name}" for name, reads in PAPER_READS.items())
-    lines = [
-        "Not the paper's numbers: stream and hash are ours "
-        f"(the paper, on its own text, 20B behind 1 GiB: {paper} reads a token)."
-    ]
+    whose = (
+        "stream and hash are ours" if records[0].stream == DEFAULT_STREAM else "the stream is yours and the hash ours"
+    )
+    lines = [f"Not the paper's numbers: {whose} (the paper, on its own text, 20B behind 1 GiB: {paper} reads a token)."]
     second = []
     flat = {_setting(r): r.misses for r in records if r.layout == "flat"}
     rivals = [(flat[_setting(r)], r.misses) for r in records if r.layout == "pagegram" and _setting(r) in flat]
@@ -134,7 +134,7 @@ def caveats(records: Sequence[SimulationRecord]) -> list[str]:
         second.append("Flat reads no more than pagegram: the case against flat is loss, not reads.")
     empty = {label_of(r): _slack(r) for r in records if _slack(r) >= 0.05}
     if empty and len(names) > 1:
-        shares = ", ".join(f"{label} leaves {100 * share:.0f} % of its pages empty" for label, share in empty.items())
+        shares = ", ".join(f"{label} leaves {100 * share:.0f} % of each page empty" for label, share in empty.items())
         second.append(f"Files differ in size at equal parameters: {shares}.")
     return [*lines, *([" ".join(second)] if second else [])]
 
@@ -172,14 +172,15 @@ def warnings(records: Sequence[SimulationRecord], layouts: Sequence[Layout]) -> 
                 f"{where}: the cache holds the whole table ({format_bytes(r.file_bytes)}); every read is compulsory"
             )
         elif r.cache_full_at_token is None:
-            lines.append(f"{where}: the cache never filled, so most reads are compulsory; give more tokens")
+            lines.append(f"{where}: the cache never filled, so every read is compulsory; give more tokens")
         elif r.cache_full_at_token > middle:
             lines.append(
                 f"{where}: the cache filled at token {r.cache_full_at_token:,}, after mid-stream; give more tokens"
             )
         total = [x for x in records if (label_of(x), x.table_params, x.cache_pages) == key]
         misses, first = sum(x.misses for x in total), sum(x.compulsory_misses for x in total)
-        if misses and first > FIRST_READS_SHARE * misses and not whole:
+        filled = r.cache_full_at_token is not None
+        if misses and first > FIRST_READS_SHARE * misses and filled and not whole:
             lines.append(
                 f"{where}: {100 * first / misses:.0f} % of the reads are compulsory; give more tokens, or --warm"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ from pagegram_io.commands.options import (
     COUNT,
     PathOption,
     force_option,
+    given,
     refuse_outputs,
     shape_of,
     shape_options,
@@ -86,7 +88,7 @@ def command(**values: Any) -> None:
     from pagegram_io.progress import progress
     from pagegram_io.trace import write_trace
 
-    refuse_outputs(values["output"], f"{values['output']}.json", force=values["force"])
+    _check_output(values)
     shape = shape_of(values)
     layout = build([values["layout_name"]], values["table"], slots=[values["slots"]], shape=shape)[0]
     stream = stream_of(values)
@@ -113,3 +115,20 @@ def command(**values: Any) -> None:
             done = f"{written:,} of {len(stream.ids):,} tokens"
             raise KeyboardInterrupt(f"stopped after {done}; nothing was written") from None
     click.echo(f"{values['output']}: {values['emit']} of {written:,} tokens, {layout.label}", err=True)
+
+
+SUFFIXES = {".npy": "npy", ".u32": "u32", ".csv": "csv", ".parquet": "parquet", ".iolog": "fio-iolog"}
+
+
+def _check_output(values: dict[str, Any]) -> None:
+    """Take the format from the name where none was given; refuse a name of another format, and the stream itself."""
+    output = values["output"]
+    refuse_outputs(output, f"{output}.json", force=values["force"])
+    told = SUFFIXES.get(os.path.splitext(output)[1])
+    if told and not given("form"):
+        values["form"] = told
+    if told and told != values["form"]:
+        raise click.UsageError(f"{output} is named as {told}, but --format is {values['form']}")
+    for source in filter(None, (values["stream_path"], values["documents"])):
+        if os.path.exists(output) and os.path.exists(source) and os.path.samefile(output, source):
+            raise click.UsageError(f"{output} is the input itself; write the trace elsewhere")

@@ -1,0 +1,341 @@
+"""``pagegram-io nvme``: what a device delivers under the reads of a table."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pagegram_io.commands.options import (
+    BYTES,
+    CACHES,
+    COUNT,
+    WHOLES,
+    Parsed,
+    PathOption,
+    force_option,
+    given,
+    layout_options,
+    layouts_of,
+    print_records,
+    refuse_outputs,
+    shape_of,
+    shape_options,
+    stream_of,
+    stream_options,
+    table_option,
+)
+from pagegram_io.sizes import parse_bytes
+
+if TYPE_CHECKING:
+    from pagegram_io.device import DeviceJob
+    from pagegram_io.layout import Layout
+    from pagegram_io.tokens import Stream
+
+EPILOG = """
+Examples:
+
+\b
+  pagegram-io nvme --depth 64 /dev/nvme0n1
+  pagegram-io nvme --depth 1,2,4,8,16,32,64,128,256 --repeat 5 --json /dev/nvme0n1 > device.jsonl
+  pagegram-io nvme --uniform --runtime 30s table.safetensors
+  pagegram-io nvme --decode --batch 8 --cache 1GiB --layout pagegram /dev/nvme0n1
+  pagegram-io nvme --engine nvme --depth 64 /dev/ng0n1
+"""
+
+SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_seconds(text: str) -> float:
+    """``10s``, ``500ms``, ``2m``; ValueError with an example."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?", text)
+    if not match:
+        raise ValueError(f"{text!r} is not a time; write for example 10s, 500ms or 2m")
+    return float(match[1]) * SECONDS[match[2] or "s"]
+
+
+def parse_shares(text: str) -> tuple[float, ...]:
+    """``50,99,99.9``: percentiles above 0 and below 100."""
+    shares = []
+    for item in text.split(","):
+        if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", item) or not 0 < float(item) < 100:
+            raise ValueError(f"{item!r} is not a percentile; write for example 50,99,99.9")
+        shares.append(float(item))
+    return tuple(shares)
+
+
+TIME = Parsed("time", parse_seconds)
+OFFSET = Parsed("size", lambda text: 0 if text == "0" else parse_bytes(text))
+
+
+@click.command("nvme", epilog=EPILOG)
+@click.argument("target", type=PathOption)
+@click.option(
+    "--depth",
+    "depths",
+    type=WHOLES,
+    default="64",
+    show_default=True,
+    metavar="LIST",
+    help="Page reads in flight; a list sweeps. [e.g. 1,4,16,64,256]",
+)
+@click.option("--uniform", is_flag=True, help="Only uniformly random reads, without a table's layouts.")
+@table_option("20B")
+@layout_options
+@click.option(
+    "--cache",
+    "caches",
+    type=CACHES,
+    default="none",
+    show_default=True,
+    metavar="LIST",
+    help="Exact LRU in front: only its misses reach the device. [e.g. none,1GiB]",
+)
+@click.option("--decode", is_flag=True, help="Step by step: all pages of a step together, the next when the last came.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1, 65536),
+    default=1,
+    show_default=True,
+    metavar="B",
+    help="Tokens a step, of as many requests side by side, with --decode. [e.g. 8]",
+)
+@click.option("--runtime", type=TIME, default="10s", show_default=True, metavar="TIME", help="How long. [e.g. 30s]")
+@click.option(
+    "--ramp", type=TIME, default="1s", show_default=True, metavar="TIME", help="Not counted before. [e.g. 2s]"
+)
+@click.option(
+    "--reads",
+    type=COUNT,
+    metavar="N",
+    help="Stop after N reads (of layouts: N tokens) instead of --runtime, without ramp. [e.g. 100K]",
+)
+@click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True, help="Whole rounds. [e.g. 5]")
+@click.option(
+    "--offset", type=OFFSET, metavar="SIZE", help="Where page 0 lies; default: 0, or a table file's data. [e.g. 1GiB]"
+)
+@click.option("--size", type=BYTES, metavar="SIZE", help="Read only so far from the offset. [e.g. 8GiB]")
+@click.option("--wrap", is_flag=True, help="Fold a table that is larger than the target into it.")
+@click.option(
+    "--engine",
+    type=click.Choice(["auto", "io_uring", "psync", "nvme"]),
+    default="auto",
+    show_default=True,
+    help="auto: io_uring, else threads; nvme: passthrough. [e.g. psync]",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Threads, each a ring. [e.g. 2]",
+)
+@click.option("--sqpoll", is_flag=True, help="io_uring: a kernel thread submits.")
+@click.option("--iopoll", is_flag=True, help="io_uring: completions are polled for; the device needs poll queues.")
+@click.option(
+    "--clock",
+    type=click.Choice(["batch", "each"]),
+    default="batch",
+    show_default=True,
+    help="A clock reading a batch of completions, or a read. [e.g. each]",
+)
+@click.option("--verify", is_flag=True, help="Check each page's number and checksum (files of mkfile).")
+@click.option("--buffered", is_flag=True, help="Through the kernel's page cache; records and plots say so.")
+@click.option("--allow-holes", is_flag=True, help="Insist on a file with holes: CPU cost only, no device.")
+@click.option("--allow-zeros", is_flag=True, help="Insist on a device whose pages are zeros.")
+@click.option(
+    "--max-errors", type=click.IntRange(min=0), default=100, show_default=True, help="Failed reads to bear. [e.g. 0]"
+)
+@click.option(
+    "--percentiles",
+    type=Parsed("list", parse_shares),
+    default="50,99,99.9",
+    show_default=True,
+    help="Latencies in the table. [e.g. 50,99.99]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print records as JSON, one a line, instead of the table.")
+@click.option("--csv", "csv_path", type=PathOption, metavar="FILE", help="Write the records as CSV. [e.g. device.csv]")
+@click.option("--output", type=PathOption, metavar="FILE", help="Write the records as JSON lines. [e.g. device.jsonl]")
+@stream_options
+@shape_options
+@force_option
+def command(**values: Any) -> int:
+    """Measure TARGET (a block device, an NVMe character device or a file) with page reads at a held depth. Read-only.
+
+    First uniform reads over the target, then the reads of each layout of a 20B table on the shipped stream, where they
+    fit. A read's latency is from its preparation to its reaping; lookups a second are tokens whose pages all came.
+    """
+
+    refuse_outputs(values["csv_path"], values["output"], force=values["force"])
+    slots = values["slots"] if given("slots") else (4,)
+    shape = shape_of(values)
+    layouts: list[Layout] = []
+    if not values["uniform"]:
+        layouts = layouts_of(values, shape, slots=slots)
+    base, environment = inspect(values)
+    jobs = make_jobs(values, shape, layouts, base)
+    stream = stream_of(values) if any(job.layout for job in jobs) else None
+    records, interrupted = measure(values, jobs, stream, environment)
+    _write(values, records)
+    if interrupted:
+        print(f"pagegram-io: interrupted after {len(records)} of {len(jobs)} runs", file=sys.stderr)
+        return 130
+    return 0
+
+
+def inspect(values: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """Refuse a target that would not be measured; say where page 0 lies, and what the target is."""
+    from pagegram_io import doctor, table
+    from pagegram_io.device import target_kind
+    from pagegram_io.errors import FormatError
+
+    path = values["target"]
+    kind = target_kind(path)
+    base = values["offset"] or 0
+    if kind == "file":
+        header = None
+        try:  # any file can be read; a table file says where its pages begin
+            header = table.read_header(path)
+        except FormatError as error:
+            if path.endswith(".safetensors"):
+                print(f"note: not read as a table file: {error}", file=sys.stderr)
+        if header is not None and values["offset"] is None:
+            base = header.data_byte
+            values["size"] = min(values["size"] or 2**62, header.page_count * header.page_bytes)
+        if values["verify"] and header is None:
+            raise click.UsageError(f"{path} is not a table file, so its pages cannot be checked; leave out --verify")
+        end = base + values["size"] if values["size"] else 2**62
+        hole = None if values["allow_holes"] else doctor.holes_in(path, base, end)
+        if hole is not None:
+            raise click.ClickException(
+                f"{path}: byte {hole:,} is a hole or was never written; reading it does not touch the device and would "
+                "look far too fast. Make a dense file with pagegram-io mkfile, or insist with --allow-holes"
+            )
+    if kind == "block device" and doctor.is_in_use(path):
+        print(
+            f"note: {path} is in use (mounted or held); it is only read, but others' reads and writes share it",
+            file=sys.stderr,
+        )
+    device = doctor.block_device_of(path)
+    return base, {
+        "target_kind": kind,
+        "filesystem": doctor.filesystem_of(path),
+        "device_model": device.model if device else None,
+        "logical_block_bytes": device.logical_block_bytes if device else None,
+        "scheduler": device.scheduler if device else None,
+        "rotational": device.rotational if device else None,
+        "poll_queues": device.poll_queues if device else None,
+        "allow_holes": values["allow_holes"],
+    }
+
+
+def make_jobs(values: dict[str, Any], shape: Any, layouts: list[Layout], base: int) -> list[DeviceJob]:
+    """The runs, in the order they are made: rounds outermost, so that a drifting device spreads over all of them."""
+    from pagegram_io.device import DeviceJob, span_pages
+    from pagegram_io.policy import cache_sizes
+
+    names = ("buffered", "sqpoll", "iopoll", "verify")
+    flags = tuple(name for name in names if values[name]) + (("clock_each",) if values["clock"] == "each" else ())
+    first = DeviceJob(
+        values["target"],
+        engine=values["engine"],
+        flags=flags,
+        page_bytes=shape.page_bytes,
+        base_byte=base,
+        span_bytes=values["size"] or 0,
+        decode=values["decode"],
+        batch=values["batch"],
+        runtime=values["runtime"],
+        ramp=values["ramp"],
+        limit=values["reads"],
+        jobs=values["jobs"],
+        max_errors=values["max_errors"],
+        seed=shape.seed,
+        wrap=values["wrap"],
+    )
+    if any(not 1 <= depth <= 32768 for depth in values["depths"]):
+        raise click.UsageError(f"--depth {max(values['depths'])}: reads in flight are 1 to 32768")
+    pages = span_pages(first)
+    kinds = [] if values["uniform"] is False and given("layouts") else [first]
+    for layout in layouts:
+        if layout.page_count > pages and not values["wrap"]:
+            text = f"{layout.label} of {layout.table_params:,} parameters has {layout.page_count:,} pages, "
+            text += f"{values['target']} {pages:,}"
+            if given("layouts") or given("tables"):
+                raise click.UsageError(f"{text}; use a smaller --table, or --wrap")
+            print(f"note: {text}; left out (a smaller --table, or --wrap)", file=sys.stderr)
+            continue
+        for cache_bytes, capacity, _ in cache_sizes(
+            values["caches"], layout.page_bytes, layout.page_count, curve=False
+        ):
+            kinds.append(replace(first, layout=layout, cache_pages=capacity, cache_bytes=cache_bytes))
+    return [replace(kind, depth=depth) for _ in range(values["repeat"]) for depth in values["depths"] for kind in kinds]
+
+
+def measure(
+    values: dict[str, Any], jobs: list[DeviceJob], stream: Stream | None, environment: dict[str, Any]
+) -> tuple[list[dict[str, Any]], bool]:
+    """Run the jobs; Ctrl-C ends the one that runs, whose partial record is kept. Returns (records, interrupted)."""
+    from pagegram_io.device import probe_zeros, run
+    from pagegram_io.progress import progress
+
+    stop = threading.Event()
+    records: list[dict[str, Any]] = []
+    # Handled here rather than raised: a record that was measured is always printed whole.
+    previous = signal.signal(signal.SIGINT, lambda *_: stop.set())
+    try:
+        zeros = probe_zeros(jobs[0])
+        if zeros > 0.01 and not values["allow_zeros"] and not values["allow_holes"]:
+            raise click.ClickException(
+                f"{values['target']}: {100 * zeros:.0f} % of its pages are all zeros; blocks that were never written "
+                "answer without touching flash. Fill it first, or insist with --allow-zeros"
+            )
+        each = 1.0 if values["reads"] else values["runtime"] + values["ramp"]
+        with progress("measuring", max(1, round(len(jobs) * each))) as advance:
+            for job in jobs:
+                if stop.is_set():
+                    break
+                record = run(job, stream=stream, stop=stop, tick=advance, zero_share=zeros, environment=environment)
+                if record is not None:
+                    records.append(record)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    return records, stop.is_set()
+
+
+def _write(values: dict[str, Any], records: list[dict[str, Any]]) -> None:
+    import io
+
+    from pagegram_io.output import new_file
+    from pagegram_io.records import write_csv, write_json_lines
+
+    if not records:
+        return
+    if values["csv_path"]:
+        write_csv(records, values["csv_path"], force=values["force"])
+    if values["output"]:
+        text = io.StringIO()
+        write_json_lines(records, text)
+        with new_file(values["output"], force=values["force"]) as file:
+            file.write(text.getvalue().encode())
+    if values["as_json"]:
+        print_records(records)
+    else:
+        from pagegram_io.commands.nvme_table import print_table
+
+        print_table(records, values["percentiles"])
+    for record in records:
+        errors = {k: v for k, v in record.items() if k.startswith("errors_") and v}
+        if errors:
+            kinds = ", ".join(f"{count} {name.removeprefix('errors_')}" for name, count in errors.items())
+            print(
+                f"note: {record['layout']} at depth {record['depth']}: failed reads: {kinds}; "
+                f"first at byte {record['first_error_byte']:,}",
+                file=sys.stderr,
+            )

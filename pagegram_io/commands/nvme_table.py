@@ -1,0 +1,77 @@
+"""The table that ``nvme`` prints for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pagegram_io.commands.options import wide_console
+from pagegram_io.sizes import format_bytes, format_count
+
+PERCENTILE_KEYS = {50.0: "p50", 90.0: "p90", 99.0: "p99", 99.9: "p999"}
+
+
+def _label(record: dict[str, Any]) -> str:
+    return record["layout"] if record["slots"] is None else f"{record['layout']} S={record['slots']}"
+
+
+def _microseconds(value_ns: int) -> str:
+    return f"{value_ns / 1000:,.1f}"
+
+
+def print_table(records: Sequence[dict[str, Any]], percentiles: Sequence[float]) -> None:
+    """Records as a table on stdout: what ran on what, then a line a run."""
+    from rich.table import Table
+
+    first = records[0]
+    console = wide_console()
+    how = "O_DIRECT" if first["direct"] else "page cache, not the device"
+    model = f" ({first['device_model']})" if first.get("device_model") else ""
+    console.print(
+        f"{first['target']}: {first['target_kind']}{model}; engine {first['engine']} ({first['engine_reason']}); {how}"
+    )
+    decode = first["mode"] == "decode"
+    shown = [p for p in percentiles if p in PERCENTILE_KEYS]
+    names = [
+        "layout",
+        "table",
+        "cache",
+        "depth",
+        "reads/s",
+        "MB/s",
+        "lookups/s",
+        "mean us",
+        *(f"p{p:g} us" for p in shown),
+    ]
+    names += [
+        *(["steps/s", "step p50 us", "step p99 us"] if decode else []),
+        "in flight",
+        "CPU ns/read",
+        "limited by",
+        "failed",
+    ]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, name in enumerate(names):
+        table.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
+    for r in records:
+        failed = sum(value for key, value in r.items() if key.startswith("errors_"))
+        cells = [
+            _label(r),
+            "-" if r["table_params"] is None else format_count(r["table_params"]),
+            format_bytes(r["cache_bytes"]) if r["cache_pages"] else "none",
+            str(r["depth"]),
+            f"{r['iops']:,.0f}",
+            f"{r['bytes_per_second'] / 1e6:,.1f}",
+            "-" if r["lookups_per_second"] is None else f"{r['lookups_per_second']:,.0f}",
+            _microseconds(r["latency_mean_ns"]),
+            *(_microseconds(r[f"latency_{PERCENTILE_KEYS[p]}_ns"]) for p in shown),
+        ]
+        if decode:
+            cells += [f"{r['steps_per_second']:,.0f}", _microseconds(r["step_p50_ns"]), _microseconds(r["step_p99_ns"])]
+        cells += [f"{r['depth_sustained']:.1f}", f"{r['cpu_ns_per_read']:,}", r["limited_by"], f"{failed:,}"]
+        table.add_row(*cells)
+    console.print(table)
+    if first["allow_holes"]:
+        console.print("Holes were allowed: no device was read; this is the cost of the CPU and the kernel alone.")
+    if any(r["interrupted"] for r in records):
+        console.print("Interrupted: the last line is what was measured until then.")

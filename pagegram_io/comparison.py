@@ -1,0 +1,66 @@
+"""Table 6: reads per token beside what a device delivers, for each table size, cache and layout; from records alone."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pagegram_io.records import AnyRecord, to_dict
+
+# What simulation and device records must agree on before they stand in one line.
+SHARED_FIELDS = ("stream_sha256", "seed", "page_bytes", "row_format")
+
+
+def compare(records: Iterable[AnyRecord], device_records: Iterable[AnyRecord]) -> list[dict[str, Any]]:
+    """A line for each table, cache, layout and depth that was measured, with the simulator's reads per token.
+
+    Rates are medians over repeats. ``reads_per_token`` is None where no simulation has that cache size. Device records
+    of uniform reads and of decode mode have no place here. Raises ValueError for records that cannot be compared.
+    """
+    simulated = [to_dict(r) for r in records]
+    measured = [
+        row for row in map(to_dict, device_records) if row.get("layout") != "uniform" and row["mode"] == "throughput"
+    ]
+    by_cache: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    for row in simulated:
+        if row.get("kind") == "simulate" and row.get("order") is None and row.get("column") is None:
+            by_cache[_layout(row) + (row["cache_pages"],)] = row
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in measured:
+        groups.setdefault(_layout(row) + (row["cache_pages"], row["target"], row["depth"]), []).append(row)
+    lines = []
+    for key, repeats in groups.items():
+        *layout, cache_pages, target, depth = key
+        twin = by_cache.get((*layout, cache_pages))
+        if twin is not None:
+            for name in SHARED_FIELDS:
+                if twin.get(name) != repeats[0].get(name):
+                    raise ValueError(
+                        f"{name} is {twin.get(name)!r} in the simulation and {repeats[0].get(name)!r} on the device"
+                    )
+        lines.append(
+            {
+                "layout": layout[0],
+                "slots": layout[1],
+                "table_params": layout[2],
+                "cache_bytes": repeats[0]["cache_bytes"],
+                "target": target,
+                "depth": depth,
+                "repeats": len(repeats),
+                "reads_per_token": None if twin is None else twin["reads_per_token"],
+                "device_reads_per_token": statistics.median(r["reads"] / r["tokens"] for r in repeats if r["tokens"]),
+                "iops": statistics.median(r["iops"] for r in repeats),
+                "lookups_per_second": statistics.median(r["lookups_per_second"] for r in repeats),
+                "latency_p50_ns": statistics.median(r["latency_p50_ns"] for r in repeats),
+                "latency_p99_ns": statistics.median(r["latency_p99_ns"] for r in repeats),
+            }
+        )
+    return sorted(
+        lines,
+        key=lambda x: (x["target"], x["table_params"] or 0, x["cache_bytes"], x["depth"], x["layout"], x["slots"] or 0),
+    )
+
+
+def _layout(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["layout"], row.get("slots"), row.get("table_params")
