@@ -25,6 +25,7 @@ lint: $(VENV)/installed-dev
 bench: $(VENV)/installed-dev
 	$(BIN)/python bench/simulator.py
 	$(BIN)/python bench/scaling.py
+	$(BIN)/python bench/reader.py --part 1
 
 figure4: $(VENV)/installed
 	$(BIN)/pagegram-io figure4 -o build/figure4 --force
