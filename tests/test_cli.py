@@ -319,10 +319,10 @@ def test_import_is_light_and_help_is_quick() -> None:
 
 
 def test_ctrl_c_stops_at_once_and_says_how_far_it_got(tmp_path: Path) -> None:
-    arguments = ["simulate", "--table", "20B", "--cache", "1GiB", "--csv", str(tmp_path / "out.csv")]
+    arguments = ["simulate", "--table", "3.2B,10B,20B", "--cache", "1GiB", "--csv", str(tmp_path / "out.csv")]
     code = f"import sys; from pagegram_io.cli import run; sys.exit(run({arguments!r}))"
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    time.sleep(4)  # the stream is read in two seconds or so; a simulation takes several more
+    time.sleep(3)  # the stream is read in two seconds or so; the simulations take many more
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130, (out, err)
