@@ -24,6 +24,11 @@ GIB = 2**30
 PAGE_BYTES = 4096
 
 
+def label_of(name: str, slots: int | None) -> str:
+    """``engram``, ``pagegram S=4``: a layout's name with its slots, if it has any."""
+    return name if slots is None else f"{name} S={slots}"
+
+
 @dataclass(frozen=True)
 class Column:
     """One row of each token: row_base + bucket * row_stride + slot (layouts.md section 2)."""
@@ -93,7 +98,7 @@ class Layout:
     @property
     def label(self) -> str:
         """``engram``, ``pagegram S=4``: how figures and tables name it."""
-        return self.name if self.slots is None else f"{self.name} S={self.slots}"
+        return label_of(self.name, self.slots)
 
     @property
     def packed(self) -> bool:

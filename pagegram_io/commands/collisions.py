@@ -11,6 +11,7 @@ from pagegram_io.commands.options import (
     WHOLES,
     force_option,
     layouts_of,
+    plain_table,
     print_records,
     record_options,
     refuse_outputs,
@@ -97,11 +98,9 @@ def _beside(measured: float | None, expected: float | None) -> str:
 
 
 def _print_table(records: list[CollisionRecord]) -> None:
-    from rich.table import Table
-
+    from pagegram_io.layout import label_of
     from pagegram_io.sizes import format_count
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
     names = (
         "layout",
         "table",
@@ -114,11 +113,10 @@ def _print_table(records: list[CollisionRecord]) -> None:
         "extra heads: seen / theory",
         "neighbours: seen / theory",
     )
-    for i, name in enumerate(names):
-        table.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
+    table = plain_table(names)
     for r in records:
         table.add_row(
-            r.layout if r.slots is None else f"{r.layout} S={r.slots}",
+            label_of(r.layout, r.slots),
             format_count(r.table_params),
             str(r.order),
             f"{r.distinct_ngrams:,}",

@@ -10,6 +10,7 @@ from pagegram_io.commands.options import (
     force_option,
     layout_options,
     layouts_of,
+    plain_table,
     print_records,
     record_options,
     refuse_outputs,
@@ -95,11 +96,9 @@ def layout_record(layout: Layout) -> LayoutRecord:
 
 
 def _print_table(records: list[LayoutRecord]) -> None:
-    from rich.table import Table
-
+    from pagegram_io.layout import label_of
     from pagegram_io.sizes import format_bytes, format_count
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
     names = (
         "layout",
         "table",
@@ -115,11 +114,10 @@ def _print_table(records: list[LayoutRecord]) -> None:
         "straddling",
         "uncached reads",
     )
-    for i, name in enumerate(names):
-        table.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
+    table = plain_table(names)
     for r in records:
         table.add_row(
-            r.layout if r.slots is None else f"{r.layout} S={r.slots}",
+            label_of(r.layout, r.slots),
             format_count(r.table_params),
             f"{r.table_params_actual:,}",
             f"{r.rows:,}",

@@ -282,7 +282,7 @@ def measure(
     values: dict[str, Any], jobs: list[DeviceJob], stream: Stream | None, environment: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], bool]:
     """Run the jobs; Ctrl-C ends the one that runs, whose partial record is kept. Returns (records, interrupted)."""
-    from pagegram_io.device import probe_zeros, run
+    from pagegram_io.device import ZERO_SHARE_MAX, probe_zeros, run
     from pagegram_io.progress import progress
 
     stop = threading.Event()
@@ -291,7 +291,7 @@ def measure(
     previous = signal.signal(signal.SIGINT, lambda *_: stop.set())
     try:
         zeros = probe_zeros(jobs[0])
-        if zeros > 0.01 and not values["allow_zeros"] and not values["allow_holes"]:
+        if zeros > ZERO_SHARE_MAX and not values["allow_zeros"] and not values["allow_holes"]:
             raise click.ClickException(
                 f"{values['target']}: {100 * zeros:.0f} % of its pages are all zeros; blocks that were never written "
                 "answer without touching flash. Fill it first, or insist with --allow-zeros"

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pagegram_io.commands.options import wide_console
+from pagegram_io.commands.options import plain_table, wide_console
+from pagegram_io.layout import label_of
 from pagegram_io.sizes import format_bytes, format_count
 
 PERCENTILE_KEYS = {50.0: "p50", 90.0: "p90", 99.0: "p99", 99.9: "p999"}
-
-
-def _label(record: dict[str, Any]) -> str:
-    return record["layout"] if record["slots"] is None else f"{record['layout']} S={record['slots']}"
 
 
 def _microseconds(value_ns: int) -> str:
@@ -21,8 +18,6 @@ def _microseconds(value_ns: int) -> str:
 
 def print_table(records: Sequence[dict[str, Any]], percentiles: Sequence[float]) -> None:
     """Records as a table on stdout: what ran on what, then a line a run."""
-    from rich.table import Table
-
     first = records[0]
     console = wide_console()
     how = "O_DIRECT" if first["direct"] else "page cache, not the device"
@@ -50,13 +45,11 @@ def print_table(records: Sequence[dict[str, Any]], percentiles: Sequence[float])
         "limited by",
         "failed",
     ]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, name in enumerate(names):
-        table.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
+    table = plain_table(names)
     for r in records:
         failed = sum(value for key, value in r.items() if key.startswith("errors_"))
         cells = [
-            _label(r),
+            label_of(r["layout"], r["slots"]),
             "-" if r["table_params"] is None else format_count(r["table_params"]),
             format_bytes(r["cache_bytes"]) if r["cache_pages"] else "none",
             str(r["depth"]),

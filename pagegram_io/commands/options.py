@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -302,3 +302,13 @@ def wide_console() -> Any:
     from rich.console import Console
 
     return Console(file=sys.stdout, highlight=False, soft_wrap=True, width=240)
+
+
+def plain_table(names: Sequence[str]) -> Any:
+    """A table without rules: the first column to the left, numbers to the right, nothing wrapped."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, name in enumerate(names):
+        table.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
+    return table

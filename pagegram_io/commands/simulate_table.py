@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pagegram_io.commands.options import wide_console
+from pagegram_io.commands.options import plain_table, wide_console
+from pagegram_io.figures import FIRST_READS_SHARE
+from pagegram_io.layout import label_of as layout_label
 from pagegram_io.sizes import format_bytes, format_count
 from pagegram_io.tokens import DEFAULT_STREAM
 
@@ -13,12 +15,11 @@ if TYPE_CHECKING:
     from pagegram_io.layout import Layout
     from pagegram_io.records import SimulationRecord
 
-FIRST_READS_SHARE = 0.2  # above it a result says more about the stream's length than about the cache
 PAPER_READS = {"pagegram": 0.99, "engram": 9.18}  # reads a token at 20B and 1 GiB, on the paper's own text
 
 
 def label_of(record: SimulationRecord) -> str:
-    return record.layout if record.slots is None else f"{record.layout} S={record.slots}"
+    return layout_label(record.layout, record.slots)
 
 
 def _cache(record: SimulationRecord) -> str:
@@ -80,14 +81,10 @@ def print_table(
     records: Sequence[SimulationRecord], *, verbose: bool, state_bytes: Mapping[str, int], ours: bool = True
 ) -> None:
     """The records as a table on stdout, with what they are and are not below; state_bytes by layout label."""
-    from rich.table import Table
-
     engram = _engram_reads(records)
     lines = [_cells(record, engram) for record in records]
     used = [i for i in range(len(COLUMNS)) if any(line[i] not in ("", "-") for line in lines)]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i in used:
-        table.add_column(COLUMNS[i], justify="left" if i == 0 else "right", no_wrap=True)
+    table = plain_table([COLUMNS[i] for i in used])
     for line in lines:
         table.add_row(*(line[i] for i in used))
     console = wide_console()
