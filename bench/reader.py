@@ -34,7 +34,7 @@ import ledger
 from pagegram_io.device import diskstats_since, read_diskstats
 from pagegram_io.layout import pagegram
 from pagegram_io.simulation import simulate
-from pagegram_io.table import write_pattern_file
+from pagegram_io.table_file import write_pattern_file
 from pagegram_io.tokens import read_stream
 
 TABLE_PARAMS = 20 * 10**9

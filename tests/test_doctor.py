@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pagegram_io import cli, doctor, native_reader, table
+from pagegram_io import cli, doctor, native_reader, table_file
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str | os.PathLike[str]) -> tuple[int, str, str]:
@@ -33,7 +33,7 @@ def record_of(capsys: pytest.CaptureFixture[str], *arguments: str | os.PathLike[
 @pytest.fixture
 def dense(tmp_path: Path) -> Path:
     path = tmp_path / "dense"
-    table.write_pattern_file(path, 300)
+    table_file.write_pattern_file(path, 300)
     return path
 
 

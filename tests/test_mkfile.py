@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pagegram_io import cli, doctor, table
+from pagegram_io import cli, doctor, table_file
 from pagegram_io.layout import pagegram
 
 
@@ -24,7 +24,7 @@ def run(*arguments: str | os.PathLike[str]) -> int:
 def test_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a b.safetensors"
     assert run(path, "--table", "1M") == 0
-    header = table.read_header(path)
+    header = table_file.read_header(path)
     assert header.layout == pagegram(10**6, 4)
     out, err = capsys.readouterr()
     assert err == "" and f"{path}: {path.stat().st_size:,} bytes" in out
@@ -54,7 +54,7 @@ def test_the_next_command_speaks_of_the_same_layout(tmp_path: Path, capsys: pyte
     again = command[command.index("--table") : -1]
     assert again[:4] == ["--table", "123456789", "--layout", "engram"]
     assert run(tmp_path / "b", *again) == 0
-    assert table.read_header(tmp_path / "b") == table.read_header(tmp_path / "a")
+    assert table_file.read_header(tmp_path / "b") == table_file.read_header(tmp_path / "a")
 
 
 def test_a_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +62,7 @@ def test_a_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(path, "--size", "8MiB") == 0
     assert path.stat().st_size == 8 * 2**20
     assert "--uniform" in capsys.readouterr().out
-    assert table.read_header(path).layout is None
+    assert table_file.read_header(path).layout is None
     assert doctor.holes_in(path, 0, 2**62) is None
     assert run(tmp_path / "b", "--size", "1000000", "--page-size", "512") == 0
     assert (tmp_path / "b").stat().st_size == 999_936  # whole pages

@@ -322,7 +322,7 @@ def _first_file(folder: str) -> str | None:
 
 
 def _content_lines(record: dict[str, Any], path: str) -> list[Line]:
-    from pagegram_io import doctor, table
+    from pagegram_io import doctor, table_file
     from pagegram_io.errors import FormatError
 
     record.update(first_hole_byte=None, table_content=None, table_label=None)
@@ -337,7 +337,7 @@ def _content_lines(record: dict[str, Any], path: str) -> list[Line]:
     except OSError as error:
         lines = [Line(None, "holes", f"not known: {error.strerror}")]
     try:
-        header = table.read_header(path)
+        header = table_file.read_header(path)
     except (FormatError, OSError) as error:
         text = str(error).removeprefix(f"{path}: ")
         return [*lines, Line(None, "table file", f"no ({text})")]

@@ -15,7 +15,7 @@ from pagegram_io.commands.options import BYTES, COUNT, shape_of, shape_options
 
 if TYPE_CHECKING:
     from pagegram_io.layout import Layout
-    from pagegram_io.table import TableHeader
+    from pagegram_io.table_file import TableHeader
 
 EPILOG = """
 Examples:
@@ -58,7 +58,7 @@ def command(path: str, table_params: int | None, file_bytes: int | None, **value
     path is never replaced, and an interrupted or failed run leaves nothing behind.
     """
     from pagegram_io.sizes import format_bytes
-    from pagegram_io.table import check_space, pages_in, pattern_header, refuse_target, write_pattern_file
+    from pagegram_io.table_file import check_space, pages_in, pattern_header, refuse_target, write_pattern_file
 
     if (table_params is None) == (file_bytes is None):
         raise click.UsageError("give either --table, such as 20B, or --size, such as 8GiB")

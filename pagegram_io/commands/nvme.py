@@ -191,7 +191,7 @@ def command(**values: Any) -> int:
 
 def inspect(values: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     """Refuse a target that would not be measured; say where page 0 lies, and what the target is."""
-    from pagegram_io import doctor, table
+    from pagegram_io import doctor, table_file
     from pagegram_io.device import target_kind
     from pagegram_io.errors import FormatError
 
@@ -201,7 +201,7 @@ def inspect(values: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     if kind == "file":
         header = None
         try:  # any file can be read; a table file says where its pages begin
-            header = table.read_header(path)
+            header = table_file.read_header(path)
         except FormatError as error:
             if path.endswith(".safetensors"):
                 print(f"note: not read as a table file: {error}", file=sys.stderr)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from pagegram_io import doctor, native_reader, table
+from pagegram_io import doctor, native_reader, table_file
 from pagegram_io.errors import FormatError
 from pagegram_io.layout import Layout, Shape, build, engram, flat, pagegram
 from pagegram_io.native_reader import Reader, aligned_bytes, verify_pages
@@ -46,31 +46,31 @@ def fields_of(path: Path) -> tuple[dict[str, Any], bytes]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("table") / "whole.safetensors"
-    table.write_pattern_file(path, SMALL, seed=5)
+    table_file.write_pattern_file(path, SMALL, seed=5)
     return path
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: f"{layout.label} {layout.row_format}")
 def test_layouts_come_back_from_their_json(layout: Layout) -> None:
-    assert table.layout_from_json(table.layout_to_json(layout)) == layout
+    assert table_file.layout_from_json(table_file.layout_to_json(layout)) == layout
 
 
 def test_a_layout_of_ones_own_is_refused() -> None:
     import dataclasses
 
     with pytest.raises(ValueError, match="of your own"):
-        table.layout_to_json(dataclasses.replace(SMALL, name="mine"))
+        table_file.layout_to_json(dataclasses.replace(SMALL, name="mine"))
     with pytest.raises(ValueError, match="of your own"):
-        table.layout_to_json(dataclasses.replace(SMALL, row_bytes=99))
+        table_file.layout_to_json(dataclasses.replace(SMALL, row_bytes=99))
     with pytest.raises(ValueError, match="heads is 300"):
-        table.layout_to_json(engram(10**9, Shape(heads=300)))
+        table_file.layout_to_json(engram(10**9, Shape(heads=300)))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: f"{layout.label} {layout.row_format}")
 def test_the_header_says_what_was_written(layout: Layout, tmp_path: Path) -> None:
     path = tmp_path / "a"
-    written = table.write_pattern_file(path, layout, seed=7)
-    assert table.read_header(path) == written
+    written = table_file.write_pattern_file(path, layout, seed=7)
+    assert table_file.read_header(path) == written
     assert (written.layout, written.page_count, written.page_bytes) == (layout, layout.page_count, layout.page_bytes)
     assert (written.content, written.seed, written.sealed, written.checks_byte) == ("pattern", 7, True, None)
     assert written.data_byte % max(4096, layout.page_bytes) == 0
@@ -88,7 +88,7 @@ def test_the_official_reader_opens_it(whole: Path) -> None:
 
 
 def test_the_reader_verifies_it_and_names_a_misplaced_page(whole: Path, tmp_path: Path) -> None:
-    header = table.read_header(whole)
+    header = table_file.read_header(whole)
     count = header.page_count
     content = bytearray(whole.read_bytes())
     third = header.data_byte + 3 * 4096
@@ -105,9 +105,9 @@ def test_the_reader_verifies_it_and_names_a_misplaced_page(whole: Path, tmp_path
 
 def test_equal_arguments_make_equal_bytes_and_seeds_change_them(tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        table.write_pattern_file(tmp_path / name, 5000, seed=seed)  # more than two batches
+        table_file.write_pattern_file(tmp_path / name, 5000, seed=seed)  # more than two batches
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() != (tmp_path / "c").read_bytes()
-    header = table.read_header(tmp_path / "a")
+    header = table_file.read_header(tmp_path / "a")
     assert header.layout is None and header.page_count == 5000
     pages = np.frombuffer((tmp_path / "a").read_bytes(), np.uint8)[header.data_byte :]
     assert verify_pages(np.ascontiguousarray(pages), 0, 4096).all()
@@ -117,7 +117,7 @@ def test_it_is_dense_and_incompressible(tmp_path: Path) -> None:
     import zlib
 
     path = tmp_path / "a"
-    header = table.write_pattern_file(path, 1000)
+    header = table_file.write_pattern_file(path, 1000)
     assert doctor.holes_in(path, 0, header.file_bytes) is None
     assert path.stat().st_blocks * 512 >= header.file_bytes
     data = path.read_bytes()[header.data_byte :]
@@ -126,14 +126,14 @@ def test_it_is_dense_and_incompressible(tmp_path: Path) -> None:
 
 def test_progress_counts_the_bytes_of_the_pages(tmp_path: Path) -> None:
     told: list[int] = []
-    table.write_pattern_file(tmp_path / "a", 5000, progress=told.append)
+    table_file.write_pattern_file(tmp_path / "a", 5000, progress=told.append)
     assert sum(told) == 5000 * 4096 and len(told) == 3
 
 
 def test_the_umask_decides_the_mode(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        table.write_pattern_file(tmp_path / "a", 1)
+        table_file.write_pattern_file(tmp_path / "a", 1)
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
@@ -145,20 +145,20 @@ def test_whatever_stops_it_nothing_is_left(fault: Any, tmp_path: Path) -> None:
         raise fault
 
     with pytest.raises(fault if isinstance(fault, type) else OSError):
-        table.write_pattern_file(tmp_path / "a", 5000, progress=stop)
+        table_file.write_pattern_file(tmp_path / "a", 5000, progress=stop)
     assert os.listdir(tmp_path) == []
 
 
 def test_a_file_that_comes_into_being_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "a"
     with pytest.raises(FileExistsError, match="nothing is ever replaced"):
-        table.write_pattern_file(path, 10, progress=lambda count: path.write_text("mine") and None)
+        table_file.write_pattern_file(path, 10, progress=lambda count: path.write_text("mine") and None)
     assert path.read_text() == "mine" and os.listdir(tmp_path) == ["a"]
 
 
 def test_a_disk_too_small_is_noticed_before_writing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="needs 1024 TiB and the disk has .* free") as caught:
-        table.write_pattern_file(tmp_path / "a", 2**38)
+        table_file.write_pattern_file(tmp_path / "a", 2**38)
     assert caught.value.errno == 28 and os.listdir(tmp_path) == []
 
 
@@ -174,32 +174,32 @@ def test_a_disk_too_small_is_noticed_before_writing(tmp_path: Path) -> None:
 )
 def test_bad_arguments(arguments: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=words):
-        table.write_pattern_file(tmp_path / "a", **arguments)
+        table_file.write_pattern_file(tmp_path / "a", **arguments)
     assert os.listdir(tmp_path) == []
 
 
 def test_room_for_seals() -> None:
-    assert table.has_room_for_seals(pagegram(10**6, 4)) and table.has_room_for_seals(pagegram(10**6, 15))
-    assert table.has_room_for_seals(engram(10**6)) and table.has_room_for_seals(flat(10**6))
-    assert not table.has_room_for_seals(pagegram(10**6, 60))  # longer than a page
-    assert not table.has_room_for_seals(engram(10**6, Shape(packed=True)))
-    assert not table.has_room_for_seals(engram(10**6, Shape(row_format="fp16")))  # 32 x 128 fill a page
+    assert table_file.has_room_for_seals(pagegram(10**6, 4)) and table_file.has_room_for_seals(pagegram(10**6, 15))
+    assert table_file.has_room_for_seals(engram(10**6)) and table_file.has_room_for_seals(flat(10**6))
+    assert not table_file.has_room_for_seals(pagegram(10**6, 60))  # longer than a page
+    assert not table_file.has_room_for_seals(engram(10**6, Shape(packed=True)))
+    assert not table_file.has_room_for_seals(engram(10**6, Shape(row_format="fp16")))  # 32 x 128 fill a page
 
 
 def test_pages_in() -> None:
-    assert table.pages_in(2**30, 4096) == 2**18 - 1
-    assert table.pages_in(8192, 4096) == table.pages_in(12287, 4096) == 1
-    assert table.pages_in(4096 + 512, 512) == 1
+    assert table_file.pages_in(2**30, 4096) == 2**18 - 1
+    assert table_file.pages_in(8192, 4096) == table_file.pages_in(12287, 4096) == 1
+    assert table_file.pages_in(4096 + 512, 512) == 1
     with pytest.raises(ValueError, match="too small"):
-        table.pages_in(8191, 4096)
+        table_file.pages_in(8191, 4096)
 
 
 def test_trained_tables_with_checks_beside_the_pages(tmp_path: Path) -> None:
     layout = engram(200_000, Shape(packed=True))
-    header = table.TableHeader(layout, 4096, layout.page_count, 4096, "trained", None, sealed=False)
+    header = table_file.TableHeader(layout, 4096, layout.page_count, 4096, "trained", None, sealed=False)
     path = tmp_path / "a"
-    path.write_bytes(table.encode_header(header) + bytes(layout.page_count * 4100))
-    assert table.read_header(path) == header
+    path.write_bytes(table_file.encode_header(header) + bytes(layout.page_count * 4100))
+    assert table_file.read_header(path) == header
     assert header.checks_byte == 4096 + layout.page_count * 4096
     with safe_open(path, "numpy") as file:
         assert file.get_tensor("page_checks").dtype == np.uint32
@@ -296,7 +296,7 @@ def test_damaged_headers(change: Any, words: str, whole: Path, tmp_path: Path) -
 def refuse(path: Path, content: bytes, words: str) -> None:
     path.write_bytes(content)
     with pytest.raises(FormatError, match=words) as caught:
-        table.read_header(path)
+        table_file.read_header(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value) and len(str(caught.value)) < len(str(path)) + 300
 
@@ -326,19 +326,19 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe", "/dev/null"):
         with pytest.raises(FormatError, match="not a regular file"):
-            table.read_header(path)
+            table_file.read_header(path)
     with pytest.raises(FileNotFoundError):
-        table.read_header(tmp_path / "none")
+        table_file.read_header(tmp_path / "none")
 
 
 fuzzing = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-HEADER = table.encode_header(table.pattern_header(SMALL, seed=5))
+HEADER = table_file.encode_header(table_file.pattern_header(SMALL, seed=5))
 
 
-def read_or_refuse(path: Path, content: bytes) -> table.TableHeader | None:
+def read_or_refuse(path: Path, content: bytes) -> table_file.TableHeader | None:
     path.write_bytes(content)
     try:
-        return table.read_header(path)
+        return table_file.read_header(path)
     except FormatError as error:
         assert str(error).startswith(f"{path}: ") and "\n" not in str(error)
         return None
@@ -359,7 +359,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=6,
 )
-LAYOUT_FIELDS = list(json.loads(table.layout_to_json(SMALL)))
+LAYOUT_FIELDS = list(json.loads(table_file.layout_to_json(SMALL)))
 
 
 @fuzzing
@@ -380,7 +380,7 @@ def test_fuzz_values_of_the_header(places: list[tuple[str, ...]], values: list[A
     fields = json.loads(HEADER[8:])
     for place, value in zip(places, values, strict=False):
         if place[0] == "layout":
-            inner = json.loads(table.layout_to_json(SMALL)) | {place[1]: value}
+            inner = json.loads(table_file.layout_to_json(SMALL)) | {place[1]: value}
             fields["__metadata__"] = json.loads(HEADER[8:])["__metadata__"] | {"layout": json.dumps(inner)}
         elif len(place) == 1:
             fields[place[0]] = value
@@ -403,7 +403,7 @@ def test_fuzz_values_of_the_header(places: list[tuple[str, ...]], values: list[A
 )
 def test_any_layout_comes_back(name: str, slots: int, params: int, **shape: Any) -> None:
     layout = build([name], params, slots=[slots], shape=Shape(**shape))[0]
-    assert table.layout_from_json(table.layout_to_json(layout)) == layout
+    assert table_file.layout_from_json(table_file.layout_to_json(layout)) == layout
 
 
 def mix(z: int) -> int:
@@ -415,7 +415,7 @@ def mix(z: int) -> int:
 @pytest.mark.parametrize("page_bytes", [512, 4096, 16384])
 def test_the_pattern_is_the_one_of_formats_md(page_bytes: int, tmp_path: Path) -> None:
     seed, gamma = 2**64 - 3, 0x9E3779B97F4A7C15
-    header = table.write_pattern_file(tmp_path / "a", 9, page_bytes=page_bytes, seed=seed)
+    header = table_file.write_pattern_file(tmp_path / "a", 9, page_bytes=page_bytes, seed=seed)
     data = (tmp_path / "a").read_bytes()[header.data_byte :]
     for i in (0, 8):
         page = data[i * page_bytes : (i + 1) * page_bytes]
