@@ -370,7 +370,7 @@ typedef struct pgio_table_options {
     uint64_t page_count; /* as the file says; the groups must take as many */
     uint64_t page_bytes;
     uint64_t cache_bytes;        /* at least what one token can touch */
-    const uint32_t *page_checks; /* [page_count], the CRC-32C of each page, borrowed; NULL: pages hold their own */
+    const uint32_t *page_checks; /* [page_count], the CRC-32C of each page, copied; NULL: pages hold their own */
     uint32_t row_format;         /* PGIO_ROW_ */
     uint32_t row_width;          /* values a row */
     uint32_t depth;              /* reads in flight, of each client */
@@ -406,10 +406,11 @@ typedef struct pgio_table_output {
     uint32_t form; /* PGIO_FORM_ */
 } pgio_table_output;
 
-/* One region a group. Nothing of the file is read yet but its size: pgio_table_client_info opens the reader. */
+/* One region a group. The file stays the one that was opened, whatever its name comes to mean; nothing of it is
+ * read yet: pgio_table_client_info opens a reader. */
 int pgio_table_open(pgio_table **out, const char *path, const pgio_table_options *options, const pgio_group *groups,
                     uint32_t group_count, const pgio_region *regions, uint32_t region_count, pgio_error *error);
-/* Its clients are closed and its prefetches given out or dropped before. */
+/* It goes with the last of its clients and prefetches, which may be closed later. */
 void pgio_table_close(pgio_table *table);
 void pgio_table_stats_get(pgio_table *table, pgio_table_stats *stats);
 int pgio_table_client_open(pgio_table_client **out, pgio_table *table, pgio_error *error);

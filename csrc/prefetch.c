@@ -64,13 +64,13 @@ static int start_fetcher(pgio_table *table, pgio_error *error)
 {
     if (table->fetcher)
         return 0;
-    int status = pgio_table_client_open(&table->fetcher, table, error);
+    int status = pgio_client_new(&table->fetcher, table, error);
     if (status)
         return status;
     status = pthread_create(&table->fetching, NULL, fetch, table);
     if (!status)
         return 0;
-    pgio_table_client_close(table->fetcher);
+    pgio_client_free(table->fetcher);
     table->fetcher = NULL;
     return pgio_fail(error, status, "no thread for prefetches: %s", strerror(status));
 }
@@ -84,7 +84,7 @@ void pgio_fetcher_stop(pgio_table *table)
     pthread_cond_signal(&table->queued);
     pthread_mutex_unlock(&table->cache.lock);
     pthread_join(table->fetching, NULL);
-    pgio_table_client_close(table->fetcher);
+    pgio_client_free(table->fetcher);
 }
 
 /* Takes places for as many tokens as there is room for. Returns how many. */
@@ -143,6 +143,8 @@ int64_t pgio_table_prefetch(pgio_prefetch **out, pgio_table_client *client, cons
     size_t row_bytes = (size_t)(tokens ? tokens : 1) * table->column_count * sizeof *rows;
     if (prefetch)
         *prefetch = (pgio_prefetch){.table = table, .places = tokens * table->page_columns, .fetched = true};
+    if (prefetch)
+        pgio_table_acquire(table);
     if (prefetch && !(prefetch->rows = malloc(row_bytes)))
         status = pgio_fail(error, ENOMEM, "no memory for a prefetch");
     if (prefetch && !status)
@@ -188,14 +190,16 @@ void pgio_prefetch_drop(pgio_prefetch *prefetch)
 {
     if (!prefetch || prefetch->table->process != getpid())
         return;
-    pgio_page_cache *cache = &prefetch->table->cache;
-    pthread_mutex_lock(&cache->lock);
+    pgio_table *table = prefetch->table;
+    pthread_mutex_lock(&table->cache.lock);
     bool now = prefetch->fetched;
     if (now)
         unpin(prefetch);
     else
         prefetch->dropped = true;
-    pthread_mutex_unlock(&cache->lock);
+    pthread_mutex_unlock(&table->cache.lock);
     if (now)
         free_prefetch(prefetch);
+    /* One that is still queued needs no reference of its own: the table goes after its thread has read them all. */
+    pgio_table_release(table);
 }

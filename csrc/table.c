@@ -4,6 +4,7 @@
  * a reader of the thread's own reads them straight into their frames, and each row is decoded from where it
  * lies. Batches are large, so that a cold lookup keeps its depth in flight all the time and waits for the last
  * reads seldom; and yet small enough that a caller who cuts its work by them is soon interrupted. */
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -72,14 +73,16 @@ int pgio_table_open(pgio_table **out, const char *path, const pgio_table_options
 {
     *out = NULL;
     pgio_table *table = calloc(1, sizeof *table);
-    if (!table || !(table->path = strdup(path))) {
-        free(table);
+    if (!table)
         return pgio_fail(error, ENOMEM, "no memory for a table");
-    }
     table->options = *options;
     table->process = getpid();
+    table->references = 1;
     pthread_cond_init(&table->queued, NULL);
-    int status = pgio_place_new(&table->place, groups, group_count, regions, region_count, options->page_bytes,
+    table->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int status = table->fd < 0 ? pgio_fail(error, errno, "%s", strerror(errno)) : 0;
+    if (!status)
+        status = pgio_place_new(&table->place, groups, group_count, regions, region_count, options->page_bytes,
                                 options->isa, error);
     if (!status)
         status = check_options(options, groups, group_count, regions, region_count, error);
@@ -95,6 +98,14 @@ int pgio_table_open(pgio_table **out, const char *path, const pgio_table_options
         table->row_bytes = (uint32_t)row_bytes_of(options->row_format, options->row_width);
         status = compile_groups(table, groups, error);
     }
+    if (!status && options->page_checks) {
+        size_t bytes = (size_t)options->page_count * sizeof *table->page_checks;
+        table->page_checks = malloc(bytes);
+        if (table->page_checks)
+            memcpy(table->page_checks, options->page_checks, bytes);
+        else
+            status = pgio_fail(error, ENOMEM, "no memory for the checks of %" PRIu64 " pages", options->page_count);
+    }
     if (!status)
         status = pgio_page_cache_init(&table->cache, options->page_count, options->page_bytes, options->cache_bytes,
                                       table->page_columns, error);
@@ -106,18 +117,35 @@ int pgio_table_open(pgio_table **out, const char *path, const pgio_table_options
     return 0;
 }
 
-void pgio_table_close(pgio_table *table)
+static void free_table(pgio_table *table)
 {
-    /* A fork's copy is left to the end of its process: it shares the rings and lacks the threads. */
-    if (!table || table->process != getpid())
-        return;
     pgio_fetcher_stop(table);
     pgio_page_cache_free(&table->cache);
     pgio_place_free(table->place);
     pthread_cond_destroy(&table->queued);
+    if (table->fd >= 0)
+        close(table->fd);
+    free(table->page_checks);
     free(table->groups);
-    free(table->path);
     free(table);
+}
+
+void pgio_table_acquire(pgio_table *table)
+{
+    __atomic_add_fetch(&table->references, 1, __ATOMIC_RELAXED);
+}
+
+void pgio_table_release(pgio_table *table)
+{
+    if (__atomic_sub_fetch(&table->references, 1, __ATOMIC_ACQ_REL) == 0)
+        free_table(table);
+}
+
+void pgio_table_close(pgio_table *table)
+{
+    /* A fork's copy is left to the end of its process: it shares the rings and lacks the threads. */
+    if (table && table->process == getpid())
+        pgio_table_release(table);
 }
 
 void pgio_table_stats_get(pgio_table *table, pgio_table_stats *stats)
@@ -129,7 +157,7 @@ void pgio_table_stats_get(pgio_table *table, pgio_table_stats *stats)
 
 /* ---- clients ---- */
 
-int pgio_table_client_open(pgio_table_client **out, pgio_table *table, pgio_error *error)
+int pgio_client_new(pgio_table_client **out, pgio_table *table, pgio_error *error)
 {
     *out = NULL;
     pgio_table_client *client = calloc(1, sizeof *client);
@@ -147,23 +175,38 @@ int pgio_table_client_open(pgio_table_client **out, pgio_table *table, pgio_erro
     if (!status && (!client->offsets || !client->rows || !client->joined))
         status = pgio_fail(error, ENOMEM, "no memory for a client");
     if (status) {
-        pgio_table_client_close(client);
+        pgio_client_free(client);
         return status;
     }
     *out = client;
     return 0;
 }
 
-void pgio_table_client_close(pgio_table_client *client)
+void pgio_client_free(pgio_table_client *client)
 {
-    if (!client || client->table->process != getpid())
-        return;
     pgio_reader_close(client->reader);
     pgio_batch_free(&client->batch);
     free(client->offsets);
     free(client->rows);
     free(client->joined);
     free(client);
+}
+
+int pgio_table_client_open(pgio_table_client **out, pgio_table *table, pgio_error *error)
+{
+    int status = pgio_client_new(out, table, error);
+    if (!status)
+        pgio_table_acquire(table);
+    return status;
+}
+
+void pgio_table_client_close(pgio_table_client *client)
+{
+    if (!client || client->table->process != getpid())
+        return;
+    pgio_table *table = client->table;
+    pgio_client_free(client);
+    pgio_table_release(table);
 }
 
 int pgio_client_check(const pgio_table_client *client, pgio_error *error)
@@ -192,9 +235,11 @@ static int open_reader(pgio_table_client *client, pgio_error *error)
         .depth = options->depth,
         .flags = options->flags | PGIO_READER_VERIFY,
     };
-    int status = pgio_reader_open(&client->reader, table->path, &reading, error);
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", table->fd);
+    int status = pgio_reader_open(&client->reader, path, &reading, error);
     if (!status)
-        client->reader->page_checks = options->page_checks;
+        client->reader->page_checks = table->page_checks;
     return status;
 }
 
@@ -244,7 +289,7 @@ int pgio_client_read(pgio_table_client *client, pgio_batch *batch, pgio_error *e
 static int describe_damage(const pgio_table *table, uint32_t page, const uint8_t *bytes, pgio_error *error)
 {
     uint64_t page_bytes = table->options.page_bytes;
-    if (!table->options.page_checks) {
+    if (!table->page_checks) {
         const uint8_t *seal = bytes + page_bytes - 8;
         uint32_t number =
             (uint32_t)seal[0] | (uint32_t)seal[1] << 8 | (uint32_t)seal[2] << 16 | (uint32_t)seal[3] << 24;

@@ -16,7 +16,9 @@ struct pgio_table {
     pgio_page_cache cache;
     pgio_place *place;
     pgio_table_group *groups;
-    char *path;
+    uint32_t *page_checks;
+    int fd; /* readers open the same file through /proc/self/fd, however it was renamed or replaced since */
+    uint32_t references; /* the opener's, each client's and each prefetch's; atomic */
     uint32_t group_count, column_count, page_columns, row_bytes, isa;
     uint64_t first_page;
     pid_t process; /* a fork has neither the threads nor the rings */
@@ -38,7 +40,13 @@ struct pgio_table_client {
     uint8_t *joined;
 };
 
-/* table.c. Refuses another thread or process than the client's. */
+/* table.c. */
+void pgio_table_acquire(pgio_table *table);
+void pgio_table_release(pgio_table *table);
+/* A client that does not keep its table: the fetcher's. */
+int pgio_client_new(pgio_table_client **out, pgio_table *table, pgio_error *error);
+void pgio_client_free(pgio_table_client *client);
+/* Refuses another thread or process than the client's. */
 int pgio_client_check(const pgio_table_client *client, pgio_error *error);
 /* Reads what a batch that was taken has to read, and lets it arrive. The sentence of what keeps all of them from
  * being read; single pages that fail are told by their status. */
