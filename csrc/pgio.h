@@ -213,6 +213,8 @@ uint32_t pgio_crc32c(const void *bytes, uint64_t count);
 int64_t pgio_pages_seal(void *memory, uint64_t first_page, uint64_t count, uint64_t page_bytes);
 /* sound: [count], 1 or 0. Returns the damaged pages. */
 int64_t pgio_pages_verify(const void *memory, uint64_t first_page, uint64_t count, uint64_t page_bytes, uint8_t *sound);
+/* crcs: [count], the CRC-32C of each page's every byte: for pages that have no room for their own. */
+void pgio_pages_crc32c(const void *memory, uint64_t count, uint64_t page_bytes, uint32_t *crcs);
 /* Incompressible pages that depend on seed and number alone, sealed. */
 void pgio_pages_fill(void *memory, uint64_t first_page, uint64_t count, uint64_t page_bytes, uint64_t seed);
 
