@@ -1,4 +1,4 @@
-"""The table of a checkpoint folder, without torch: ``config.json`` says its layout, ``table.safetensors`` holds its rows."""
+"""A checkpoint's table, without torch: ``config.json`` says its layout, ``table.safetensors`` holds its rows."""
 
 from __future__ import annotations
 
@@ -71,15 +71,16 @@ def map_tensor(path: Path, name: str) -> np.ndarray:
 
 def _extent_of(path: Path, name: str, tensor: dict[str, Any], data_bytes: int) -> tuple[list[int], int]:
     """A tensor's shape, and where it begins in the data, once both are known to lie in the file."""
-    shape, offsets = tensor.get("shape"), tensor.get("data_offsets")
+    shape, offsets = _wholes(tensor.get("shape")), _wholes(tensor.get("data_offsets"))
     if tensor.get("dtype") != "F32":
         raise FormatError(f"{path}: its tensor {name} is {tensor.get('dtype')!r}, not F32")
-    if not (_all_whole(shape) and _all_whole(offsets) and len(offsets) == 2):
+    if shape is None or offsets is None or len(offsets) != 2:
         raise FormatError(f"{path}: its tensor {name} is not described by a shape and two offsets")
     if offsets[1] - offsets[0] != 4 * math.prod(shape) or offsets[1] > data_bytes:
         raise FormatError(f"{path}: its tensor {name} does not lie in the file: it was cut, or its header is damaged")
     return shape, offsets[0]
 
 
-def _all_whole(values: Any) -> bool:
-    return type(values) is list and all(type(value) is int and value >= 0 for value in values)
+def _wholes(values: Any) -> list[int] | None:
+    whole = type(values) is list and all(type(value) is int and value >= 0 for value in values)
+    return values if whole else None
