@@ -103,5 +103,6 @@ bool pgio_place_reads_whole(const pgio_region *regions, uint32_t region_count, u
 
 /* nf4.c, for table.c: one row; nothing is checked, and isa is a resolved one. */
 void pgio_nf4_decode_row(const uint8_t *row, uint32_t width, float *values, uint32_t isa);
+float pgio_half_to_float(uint32_t half);
 
 #endif

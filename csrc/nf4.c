@@ -53,7 +53,7 @@ static float bits_float(uint32_t bits)
     return value;
 }
 
-static float half_to_float(uint32_t half)
+float pgio_half_to_float(uint32_t half)
 {
     uint32_t sign = (half & 0x8000) << 16, magnitude = half & 0x7FFF;
     if (magnitude < 0x0400) /* subnormal or zero */
@@ -78,7 +78,7 @@ static uint32_t float_to_half(uint32_t bits)
 static float scale_of(const uint8_t *row, uint32_t width)
 {
     const uint8_t *bytes = row + width / 2;
-    return half_to_float((uint32_t)bytes[0] | (uint32_t)bytes[1] << 8);
+    return pgio_half_to_float((uint32_t)bytes[0] | (uint32_t)bytes[1] << 8);
 }
 
 /* ---- decode -------------------------------------------------------------------------------- */
@@ -235,7 +235,7 @@ static void encode_row(const float *values, uint32_t width, uint8_t *row, uint32
         counts->tiny += absmax < TINIEST_BITS;
         counts->clamped += absmax > LARGEST_BITS;
         half = float_to_half(scale_bits);
-        float scale = half_to_float(half);
+        float scale = pgio_half_to_float(half);
         uint32_t done = 0;
 #if PGIO_X86
         if (isa >= PGIO_ISA_AVX2)

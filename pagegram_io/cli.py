@@ -22,6 +22,8 @@ COMMANDS = {
     "inspect": "What a file holds: layout, pages, checks, sizes.",
     "verify": "Read every page of a table file and name the damaged ones.",
     "doctor": "What this machine can do, and the cure for what it cannot.",
+    "train": "Train a small language model with an n-gram table, or without.",
+    "eval": "Held-out loss of a checkpoint, its table in RAM or on flash.",
     "collisions": "Which n-grams share rows: theory beside measurement.",
 }
 

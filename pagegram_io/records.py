@@ -163,10 +163,102 @@ class LayoutRecord:
     seed: int
 
 
-Record = SimulationRecord | CollisionRecord | LayoutRecord
+@dataclass(frozen=True, kw_only=True)
+class TrainRecord:
+    """One training run; lists hold a point for each validation. Losses are in nats; None where there is no table."""
+
+    kind: str = "train"
+    schema: int = SCHEMA
+    version: str
+    preset: str
+    memory: str
+    slots: int | None
+    table_params: int | None
+    table_params_actual: int
+    row_width: int | None
+    heads: int | None
+    orders: str | None
+    dense_params: int
+    gate: str | None
+    seed: int
+    hash_seed: int | None
+    bias_correction: str | None
+    table_decay: float | None
+    lr: float
+    table_lr_ratio: float | None
+    dim: int
+    layers: int
+    vocabulary: int
+    context: int
+    batch_windows: int
+    stream: str
+    stream_sha256: str
+    stream_tokens: int
+    validation_stream: str
+    validation_sha256: str
+    validation_windows: int
+    tokens: int
+    epochs: float
+    steps: list[int]
+    tokens_seen: list[int]
+    train_losses: list[float]
+    validation_losses: list[float]
+    tokens_per_second: list[float]
+    loss: float
+    loss_error: float
+    seconds: float
+    device: str
+    threads: int
+    compiled: int
+    torch: str
+    kernel: str
+    cpu: str
+    time: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalRecord:
+    """Held-out loss of one checkpoint with its table from one source; loss_error is its standard error over windows."""
+
+    kind: str = "eval"
+    schema: int = SCHEMA
+    version: str
+    preset: str
+    memory: str
+    slots: int | None
+    table_params_actual: int
+    seed: int
+    step: int
+    source: str
+    cache_bytes: int | None
+    engine: str | None
+    reads_per_token: float | None
+    stream: str
+    stream_sha256: str
+    windows: int
+    context: int
+    tokens: int
+    loss: float
+    loss_error: float
+    seconds: float
+    device: str
+    threads: int
+    torch: str
+    kernel: str
+    cpu: str
+    time: str
+
+
+Record = SimulationRecord | CollisionRecord | LayoutRecord | TrainRecord | EvalRecord
 AnyRecord = Record | Mapping[str, Any]
 
-_CLASSES: dict[str, type] = {"simulate": SimulationRecord, "collisions": CollisionRecord, "layout": LayoutRecord}
+_CLASSES: dict[str, type] = {
+    "simulate": SimulationRecord,
+    "collisions": CollisionRecord,
+    "layout": LayoutRecord,
+    "train": TrainRecord,
+    "eval": EvalRecord,
+}
 _INT = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
@@ -177,6 +269,7 @@ class _Field:
     nullable: bool
     required: bool
     default: Any
+    listed: bool = False  # a list of that type: a time series
 
 
 @functools.cache
@@ -186,9 +279,10 @@ def _fields(record_class: type) -> dict[str, _Field]:
     for item in dataclasses.fields(record_class):
         hint = hints[item.name]
         nullable = isinstance(hint, types.UnionType)
-        base = typing.get_args(hint)[0] if nullable else hint
+        listed = typing.get_origin(hint) is list
+        base = typing.get_args(hint)[0] if nullable or listed else hint
         required = item.default is dataclasses.MISSING
-        fields[item.name] = _Field(base, nullable, required, None if required else item.default)
+        fields[item.name] = _Field(base, nullable, required, None if required else item.default, listed)
     return fields
 
 
@@ -352,7 +446,12 @@ def _check_name(name: Any) -> str:
     return name
 
 
-def _check_value(name: str, value: Any, item: _Field) -> int | float | str | None:
+def _check_value(name: str, value: Any, item: _Field) -> Any:
+    if item.listed:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"record field {name} is {value!r}: it must be a list")
+        single = dataclasses.replace(item, listed=False)
+        return [_check_value(name, entry, single) for entry in value]
     wanted = {int: "an integer", float: "a number", str: "a text"}[item.type]
     refusal = f"record field {name} is {value!r}: it must be {wanted}{' or nothing' if item.nullable else ''}"
     if value is None:
@@ -454,7 +553,7 @@ def _parse_row(path: Path, line: int, cells: Mapping[str, str]) -> dict[str, Any
 def _parse_cell(name: str, cell: str, item: _Field | None) -> Any:
     if cell == "" and (item is None or item.nullable):
         return None
-    if item is not None:
+    if item is not None and not item.listed:
         if item.type is str:
             return cell
         pattern = _INT if item.type is int else _FLOAT

@@ -91,9 +91,14 @@ class Form:
 
 
 def default_stream_path() -> Path:
-    """The shipped stream's file: in the package, or beside it in a source checkout; FileNotFoundError if in neither."""
+    """The shipped stream's file; FileNotFoundError if it is not installed."""
+    return shipped_path(f"{DEFAULT_STREAM}.u16.xz")
+
+
+def shipped_path(name: str) -> Path:
+    """A file that ships in traces/: in the package, or beside it in a source checkout; FileNotFoundError."""
     package = Path(__file__).resolve().parent
-    places = [folder / "traces" / f"{DEFAULT_STREAM}.u16.xz" for folder in (package, package.parent)]
+    places = [folder / "traces" / name for folder in (package, package.parent)]
     for place in places:
         if place.is_file():
             return place
