@@ -9,10 +9,10 @@ from typing import Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pagegram_io.models.addressing import Addressing
-from pagegram_io.models.rowrms import RowRms
 from pagegram_io.models.transformer import Decoder, token_losses
 from pagegram_io.models.windows import gather_windows, held_out_begins, window_stream
 from pagegram_io.tokens import Stream
@@ -26,14 +26,13 @@ class RowSource(Protocol):
 
 
 class RamRows:
-    """The rows of a table in training, as they are read before a step."""
+    """Rows of a tensor, [row_count, width]."""
 
-    def __init__(self, addressing: Addressing, table: RowRms, step: int) -> None:
-        self.addressing, self.table, self.step = addressing, table, step
+    def __init__(self, addressing: Addressing, weight: Tensor) -> None:
+        self.addressing, self.weight = addressing, weight
 
     def vectors(self, stream: Stream, begin: int, end: int) -> Tensor:
-        rows = self.addressing.rows(stream, begin, end)
-        return self.table.read(rows.flatten(), self.step).view(*rows.shape, -1)
+        return F.embedding(self.addressing.rows(stream, begin, end), self.weight)
 
 
 @dataclass(frozen=True)

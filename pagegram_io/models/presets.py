@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -43,31 +43,38 @@ class Preset:
         return self.batch_windows * self.context
 
 
-# The paper's model, and one of more width and depth: 60,953,472 and 92,283,392 parameters without memory.
-_PAPER = {"vocabulary": 65_536, "context": 1024, "batch_windows": 128, "micro_windows": 8, "steps": 457}
+# base is the paper's model, large has more width and depth: 60,953,472 and 92,283,392 parameters without memory.
+BASE = Preset(
+    "base",
+    dim=384,
+    layers=6,
+    heads=6,
+    vocabulary=65_536,
+    context=1024,
+    batch_windows=128,
+    micro_windows=8,
+    steps=457,
+    memory_layers=(0, 4),
+    table_params=200_000_000,
+)
+LARGE = replace(BASE, name="large", dim=512, layers=8, heads=8)
+MINI = Preset(
+    "mini",
+    dim=96,
+    layers=3,
+    heads=3,
+    vocabulary=2048,
+    context=256,
+    batch_windows=16,
+    micro_windows=16,
+    steps=500,
+    memory_layers=(0, 1),
+    table_params=4_000_000,
+    row_width=16,
+    validation_windows=128,
+)
 
-PRESETS = {
-    preset.name: preset
-    for preset in (
-        Preset("base", dim=384, layers=6, heads=6, memory_layers=(0, 4), table_params=200_000_000, **_PAPER),
-        Preset("large", dim=512, layers=8, heads=8, memory_layers=(0, 4), table_params=200_000_000, **_PAPER),
-        Preset(
-            "mini",
-            dim=96,
-            layers=3,
-            heads=3,
-            vocabulary=2048,
-            context=256,
-            batch_windows=16,
-            micro_windows=16,
-            steps=500,
-            memory_layers=(0, 1),
-            table_params=4_000_000,
-            row_width=16,
-            validation_windows=128,
-        ),
-    )
-}
+PRESETS = {preset.name: preset for preset in (MINI, BASE, LARGE)}
 
 
 def preset_of(name: str) -> Preset:

@@ -1,14 +1,18 @@
-"""The decoder: pre-norm, causal, RMSNorm, rotary positions, GELU, no biases, untied embeddings (models.md section 1)."""
+"""The decoder: pre-norm, causal, RMSNorm, rotary positions, GELU, no biases, untied embeddings."""
 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pagegram_io.models.presets import Preset
+
+if TYPE_CHECKING:
+    from pagegram_io.models.memory import Memory
 
 ROPE_BASE = 10_000.0
 INIT_STD = 0.02
@@ -62,9 +66,12 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The decoder of a preset. ``memory`` (memory.py) adds to the residual stream before the blocks it names."""
+    """The decoder of a preset. ``memory`` adds to the residual stream before the blocks it names."""
 
-    def __init__(self, preset: Preset, generator: torch.Generator, memory: nn.Module | None = None) -> None:
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, preset: Preset, generator: torch.Generator, memory: Memory | None = None) -> None:
         super().__init__()
         self.preset = preset
         self.embedding = nn.Embedding(preset.vocabulary, preset.dim)
@@ -75,7 +82,7 @@ class Decoder(nn.Module):
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
         self._initialise(generator)
-        self.memory = memory  # after the draws: the backbone's are the same whatever the memory
+        self.memory: Memory | None = memory  # after the draws: the backbone's are the same whatever the memory
 
     @torch.no_grad()
     def _initialise(self, generator: torch.Generator) -> None:
@@ -94,12 +101,17 @@ class Decoder(nn.Module):
         positions = ids.shape[1]
         cos, sin = self.cos[:positions], self.sin[:positions]
         x = self.embedding(ids)
-        read = self.memory.read(vectors, signs) if self.memory is not None else None
+        memory = self.memory
+        read = None
+        if memory is not None:
+            assert vectors is not None and signs is not None, "a model with memory takes rows and signs"
+            read = memory.read(vectors, signs)
         for layer, block in enumerate(self.blocks):
-            if self.memory is not None and layer in self.memory.layers:
-                x = self.memory.add(x, read, layer)
+            if memory is not None and read is not None and layer in memory.layers:
+                x = memory.add(x, read, layer)
             x = block(x, cos, sin)
-        return self.unembedding(self.norm(x))
+        logits: Tensor = self.unembedding(self.norm(x))
+        return logits
 
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
