@@ -82,7 +82,9 @@ def read_arms(records: Iterable[AnyRecord]) -> list[Arm]:
         twin = runs.setdefault(row["seed"], row)
         if twin["loss"] != row["loss"]:
             label = label_of(row["memory"], row["slots"])
-            raise ValueError(f"two runs of {label} with seed {row['seed']} have losses {twin['loss']} and {row['loss']}")
+            raise ValueError(
+                f"two runs of {label} with seed {row['seed']} have losses {twin['loss']} and {row['loss']}"
+            )
     return [Arm(key, dict(sorted(arms[key].items()))) for key in sorted(arms, key=arm_order)]
 
 
