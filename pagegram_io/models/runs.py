@@ -21,11 +21,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pagegram_io.job import StreamSpec
+from pagegram_io.job import Job, StreamSpec, run_jobs
+from pagegram_io.layout import Layout
 from pagegram_io.models.presets import Preset
 from pagegram_io.models.train_job import TrainJob
 from pagegram_io.output import new_file
-from pagegram_io.records import read_records, write_json_lines
+from pagegram_io.records import SimulationRecord, read_records, write_json_lines
+from pagegram_io.sizes import CacheSize
 from pagegram_io.tokens import Stream, shipped_path
 
 ARMS: tuple[tuple[str, int | None], ...] = (
@@ -105,7 +107,7 @@ def read_done(runs: Sequence[Run]) -> list[dict[str, Any]]:
         if run.done:
             [record] = read_records(run.record_path)
             job, preset = run.job, run.job.preset
-            wanted = {"memory": job.memory, "slots": job.slots, "seed": job.seed, "hash_seed": job.hash_seed}
+            wanted: dict[str, Any] = {"memory": job.memory, "slots": job.slots, "seed": job.seed, "hash_seed": job.hash_seed}
             wanted |= {"tokens": job.step_count * preset.step_tokens, "table_lr_ratio": preset.table_lr_ratio}
             wanted |= {name: getattr(preset, name) for name in PRESET_FIELDS}
             for name, value in wanted.items():
@@ -174,6 +176,27 @@ def _taken(steps: Any) -> int:
         while True:
             count += steps.get_nowait()
     return count
+
+
+def simulate_tables(runs: Sequence[Run]) -> list[SimulationRecord]:
+    """Reads per token of the tables of the first seed's runs on the held-out stream: exact, at sizes a factor of
+    sqrt(2) apart, and without a cache."""
+    stream = _read(runs[0].job.validation)
+    jobs = []
+    for run in runs:
+        layout = run.job.layout()
+        if run.job.seed == runs[0].job.seed and isinstance(layout, Layout):
+            jobs.append(Job(run.job.validation, layout, _cache_sizes(layout)))
+    return [record for outcome in run_jobs(jobs, stream=stream) for record in outcome.records]
+
+
+def _cache_sizes(layout: Layout) -> tuple[CacheSize, ...]:
+    pages, half_powers = [0], 0
+    while pages[-1] < layout.page_count:
+        pages.append(min(round(2 ** (half_powers / 2)), layout.page_count))
+        half_powers += 1
+    sizes = sorted({count * layout.page_bytes for count in pages})
+    return tuple(CacheSize(str(size) if size else "none", size, None) for size in sizes)
 
 
 # ---- in a process of its own -----------------------------------------------------------------------
