@@ -20,6 +20,8 @@ COMMANDS = {
     "nvme": "What a device delivers under the reads of a table, at a held depth.",
     "mkfile": "A dense file the size of a table, for nvme to read.",
     "doctor": "What this machine can do, and the cure for what it cannot.",
+    "train": "Train a small language model with an n-gram table, or without.",
+    "eval": "Held-out loss of a checkpoint, its table in RAM or on flash.",
     "collisions": "Which n-grams share rows: theory beside measurement.",
 }
 

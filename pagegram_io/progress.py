@@ -13,8 +13,15 @@ QUIET_SECONDS = 2.0
 @contextlib.contextmanager
 def progress(description: str, total: int) -> Iterator[Callable[[float], None]]:
     """Gives a function to be told of steps done; calls must not overlap. Shows nothing off a terminal."""
+    with noted_progress(description, total) as advance:
+        yield advance
+
+
+@contextlib.contextmanager
+def noted_progress(description: str, total: int, *, done: int = 0) -> Iterator[Callable[..., None]]:
+    """As ``progress``, for work already done in part; the function takes a note, too: advance(1, "loss 4.2")."""
     if not sys.stderr.isatty():
-        yield lambda steps: None
+        yield lambda steps, note="": None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -24,15 +31,16 @@ def progress(description: str, total: int) -> Iterator[Callable[[float], None]]:
         BarColumn(),
         TaskProgressColumn(),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
         console=Console(stderr=True),
         transient=True,
     )
-    task = bar.add_task(description, total=total)
+    task = bar.add_task(description, total=total, completed=done, note="")
     started, shown = time.monotonic(), False
 
-    def advance(steps: float) -> None:
+    def advance(steps: float, note: str = "") -> None:
         nonlocal shown
-        bar.advance(task, steps)
+        bar.update(task, advance=steps, note=note)
         if not shown and time.monotonic() - started > QUIET_SECONDS:
             shown = True
             bar.start()

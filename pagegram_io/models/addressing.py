@@ -11,11 +11,9 @@ from torch import Tensor
 
 from pagegram_io.layout import Layout, Shape, build
 from pagegram_io.models.hashing import Hasher
-from pagegram_io.models.presets import Preset
+from pagegram_io.models.presets import MEMORIES, Preset
 from pagegram_io.native import Rows
 from pagegram_io.tokens import Stream
-
-MEMORIES = ("none", "flat", "engram", "pagegram")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ there is a whole checkpoint, the new or the previous one, which the next reader 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -32,6 +33,7 @@ from pagegram_io.models.train_job import TrainJob
 from pagegram_io.models.transformer import Decoder
 from pagegram_io.records import provenance
 from pagegram_io.table_file import layout_from_json, layout_to_json
+from pagegram_io.tokens import Stream, shipped_path
 
 if TYPE_CHECKING:
     from pagegram_io.models.trainer import Trainer
@@ -77,7 +79,9 @@ def write_folder(path: str, config: dict[str, Any], tensors: dict[str, dict[str,
         for name, content in tensors.items():
             save_file({key: tensor.detach().cpu().contiguous() for key, tensor in content.items()}, temporary / name)
         (temporary / CONFIG).write_text(json.dumps(config, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        mode = os.stat(temporary / CONFIG).st_mode & 0o777  # as the umask decides; save_file's are private
         for name in (*tensors, CONFIG):
+            os.chmod(temporary / name, mode)
             with open(temporary / name, "rb") as file:
                 os.fsync(file.fileno())
         if final.exists():
@@ -191,6 +195,34 @@ def _layout_text(layout: Layout | OwnRows | None) -> str | None:
         return None
 
 
+def _spec_out(spec: StreamSpec, stream: Stream) -> dict[str, Any]:
+    """A stream's place and digest; of one that ships, the name alone, so that the checkpoint can move."""
+    fields = dataclasses.asdict(spec) | {"sha256": stream.sha256}
+    if spec.path is not None and (name := _shipped_name(spec.path)) is not None:
+        fields["path"] = name
+    return fields
+
+
+def _shipped_name(path: str) -> str | None:
+    name = os.path.basename(path)
+    try:
+        return name if os.path.realpath(path) == os.path.realpath(shipped_path(name)) else None
+    except FileNotFoundError:
+        return None
+
+
+def _spec_in(config: dict[str, Any], name: str, path: str) -> StreamSpec:
+    """The stream of a checkpoint, with the place on this machine of one that ships; FormatError."""
+    try:
+        spec = StreamSpec(**config[name])
+        if spec.path is not None and not os.path.exists(spec.path) and os.path.basename(spec.path) == spec.path:
+            with contextlib.suppress(FileNotFoundError):
+                spec = dataclasses.replace(spec, path=str(shipped_path(spec.path)))
+        return spec
+    except TypeError as error:
+        raise FormatError(f"{path}: its {name} stream cannot be read ({error})") from None
+
+
 def save(trainer: Trainer, path: str) -> None:
     """Write a run's checkpoint."""
     model, table = trainer.model, trainer.table
@@ -200,8 +232,8 @@ def save(trainer: Trainer, path: str) -> None:
         "schema": SCHEMA,
         **settings_of(trainer),
         "layout": _layout_text(layout),
-        "stream": dataclasses.asdict(trainer.job.stream) | {"sha256": trainer.stream.sha256},
-        "validation": dataclasses.asdict(trainer.job.validation) | {"sha256": trainer.validation.sha256},
+        "stream": _spec_out(trainer.job.stream, trainer.stream),
+        "validation": _spec_out(trainer.job.validation, trainer.validation),
         "state": {"step": trainer.step, **dataclasses.asdict(trainer.series)},
         **provenance(),
     }
@@ -263,29 +295,31 @@ def preset_in(config: dict[str, Any], path: str) -> Preset:
         raise FormatError(f"{path}: its preset cannot be read ({error})") from None
 
 
+def validation_in(config: dict[str, Any], path: str) -> StreamSpec:
+    """The held-out stream of a checkpoint; FormatError."""
+    return _spec_in(config, "validation", path)
+
+
 def job_in(config: dict[str, Any], path: str) -> TrainJob:
     """The job that made a checkpoint. ValueError for a layout of one's own, which its file cannot say."""
     if config["layout"] is None and config["memory"] != "none":
         raise ValueError(f"{path} has a layout of one's own, {config['memory']}; go on with it from Python")
-    try:
-        return TrainJob(
-            preset_in(config, path),
-            StreamSpec(**config["stream"]),
-            StreamSpec(**config["validation"]),
-            memory=config["memory"],
-            slots=config["slots"],
-            table_params=config["table_params"],
-            gate=config["gate"],
-            seed=config["seed"],
-            hash_seed=config["hash_seed"],
-            steps=config["steps"],
-            table_decay=config["table_decay"],
-            bias_correction=config["bias_correction"],
-            out=path,
-            resume=True,
-        )
-    except TypeError as error:
-        raise FormatError(f"{path}: {CONFIG} cannot be read ({error})") from None
+    return TrainJob(
+        preset_in(config, path),
+        _spec_in(config, "stream", path),
+        validation_in(config, path),
+        memory=config["memory"],
+        slots=config["slots"],
+        table_params=config["table_params"],
+        gate=config["gate"],
+        seed=config["seed"],
+        hash_seed=config["hash_seed"],
+        steps=config["steps"],
+        table_decay=config["table_decay"],
+        bias_correction=config["bias_correction"],
+        out=path,
+        resume=True,
+    )
 
 
 @dataclass(frozen=True)

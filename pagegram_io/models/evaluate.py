@@ -65,9 +65,10 @@ def evaluate(
     windows: int,
     addressing: Addressing | None = None,
     source: RowSource | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """The loss of a model on held-out windows of a stream; ``progress`` is told of windows done and may raise to stop.
+    """The loss of a model on held-out windows of a stream; ``progress`` is told of windows done and of
+    all, and may raise to stop.
 
     addressing gives the signs, source the rows; both or, for a model without memory, neither.
     """
@@ -76,8 +77,6 @@ def evaluate(
     begins = held_out_begins(len(stream), context, windows)
     if not len(begins):
         raise ValueError(f"{stream.name} has {len(stream)} tokens, not the {context + 1} of one held-out window")
-    was_training = model.training
-    model.eval()
     losses = []
     for first in range(0, len(begins), together):
         some = begins[first : first + together]
@@ -92,6 +91,5 @@ def evaluate(
             logits = model(ids[:, :-1], vectors, signs)
         losses.append(token_losses(logits, ids[:, 1:]).double().mean(dim=1).cpu().numpy())
         if progress is not None:
-            progress(len(some))
-    model.train(was_training)
+            progress(first + len(some), len(begins))
     return Evaluation(np.concatenate(losses))

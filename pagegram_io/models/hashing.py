@@ -43,7 +43,7 @@ def ngram_hashes(ids: Tensor, starts: Tensor, order_max: int) -> list[Tensor]:
     hashes = [mix(ids + 1)]
     for back in range(1, order_max):
         past = torch.zeros_like(ids)
-        past[back:] = ids[: len(ids) - back] + 1
+        past[back:] = ids[: max(len(ids) - back, 0)] + 1
         hashes.append(mix(hashes[-1] ^ torch.where(since >= back, past, 0) * _GAMMA))
     return hashes
 

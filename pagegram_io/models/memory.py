@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from pagegram_io.models.addressing import Addressing
-from pagegram_io.models.presets import Preset
+from pagegram_io.models.presets import GATES, Preset
 from pagegram_io.models.transformer import RmsNorm
 
-GATES = ("scalar", "context")
 GATE_START = 0.5
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+MEMORIES = ("none", "flat", "engram", "pagegram")
+GATES = ("scalar", "context")
+
 
 @dataclass(frozen=True)
 class Preset:
@@ -29,6 +32,8 @@ class Preset:
     validation_windows: int = 2048
     validate_every: int = 50  # steps
     eod: int = 0  # the id that ends a document, in both streams
+    train_stream: str | None = None  # files of traces/; None: none ships, and a person names one
+    validation_stream: str | None = None
 
     def __post_init__(self) -> None:
         if self.dim % self.heads or self.dim // self.heads % 2:
@@ -56,6 +61,7 @@ BASE = Preset(
     steps=457,
     memory_layers=(0, 4),
     table_params=200_000_000,
+    validation_stream="multilingual-20m.u16.xz",
 )
 LARGE = replace(BASE, name="large", dim=512, layers=8, heads=8)
 MINI = Preset(
@@ -72,6 +78,8 @@ MINI = Preset(
     table_params=4_000_000,
     row_width=16,
     validation_windows=128,
+    train_stream="mini-train.u16.xz",
+    validation_stream="mini-test.u16.xz",
 )
 
 PRESETS = {preset.name: preset for preset in (MINI, BASE, LARGE)}

@@ -140,7 +140,7 @@ class Trainer:
     def validate(self, stop: Stop | None = None) -> Evaluation:
         """Held-out loss as of now; Stopped where ``stop`` says so."""
 
-        def ask(windows: int) -> None:
+        def ask(done: int, windows: int) -> None:
             if stop is not None and stop():
                 raise Stopped
 
