@@ -101,7 +101,9 @@ def read_loss_curve(arm: Arm) -> LossCurve:
     tokens = runs[0]["tokens_seen"]
     for run in runs:
         if run["tokens_seen"] != tokens or len(run["validation_losses"]) != len(tokens):
-            raise ValueError(f"runs of {arm.label} were validated after other numbers of tokens: draw those of one kind")
+            raise ValueError(
+                f"runs of {arm.label} were validated after other numbers of tokens: draw those of one kind"
+            )
     if not tokens:
         raise ValueError(f"a run of {arm.label} has no validation: there is nothing to draw")
     points = list(zip(*(run["validation_losses"] for run in runs), strict=True))

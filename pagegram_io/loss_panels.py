@@ -55,8 +55,7 @@ def draw_loss_panel(
 
     axes = new_axes(figure, top_in, body_in, label_width_in(figure, [curve.key for curve in curves], styles))
     for curve in curves:
-        marker = {"marker": "o", "markersize": 2.6}
-        axes.plot(curve.tokens, curve.mean, **styles.line(curve.key), **marker)
+        axes.plot(curve.tokens, curve.mean, marker="o", markersize=2.6, **styles.line(curve.key))
         axes.fill_between(curve.tokens, curve.low, curve.high, color=styles.colour(curve.key), alpha=0.15, linewidth=0)
     last = max(curve.tokens[-1] for curve in curves)
     axes.set_xlim(0, last * 1.01)

@@ -78,9 +78,7 @@ Examples:
     metavar="LIST",
     help="With --train: the seeds of each memory. [e.g. 0,1,2,3,4]",
 )
-@click.option(
-    "--steps", type=COUNT, metavar="N", help="With --train: steps a run, instead of the preset's. [e.g. 100]"
-)
+@click.option("--steps", type=COUNT, metavar="N", help="With --train: steps a run, instead of the preset's. [e.g. 100]")
 @click.option(
     "--formats",
     type=NAMES,
@@ -153,7 +151,10 @@ def _records(values: dict[str, Any]) -> list[Any]:
 
 def _train(values: dict[str, Any]) -> list[Any]:
     """The records of all runs, the missing ones made first, and of the simulations of their tables."""
+    from pagegram_io.commands.train import import_torch
     from pagegram_io.job import default_threads
+
+    import_torch()
     from pagegram_io.models import runs
     from pagegram_io.models.presets import MINI
     from pagegram_io.progress import progress

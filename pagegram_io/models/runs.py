@@ -23,7 +23,7 @@ from typing import Any
 
 from pagegram_io.job import Job, StreamSpec, run_jobs
 from pagegram_io.layout import Layout
-from pagegram_io.models.presets import Preset
+from pagegram_io.models.presets import MINI, Preset
 from pagegram_io.models.train_job import TrainJob
 from pagegram_io.output import new_file
 from pagegram_io.records import SimulationRecord, read_records, write_json_lines
@@ -61,8 +61,9 @@ class Run:
 
 def mini_streams() -> tuple[StreamSpec, StreamSpec]:
     """The shipped streams of preset mini: to train on, and held out."""
-    paths = (os.fspath(shipped_path(f"mini-{side}.u16.xz")) for side in ("train", "test"))
-    train, test = (StreamSpec(path, eod=0, vocabulary=2048) for path in paths)
+    assert MINI.train_stream is not None and MINI.validation_stream is not None
+    paths = (os.fspath(shipped_path(name)) for name in (MINI.train_stream, MINI.validation_stream))
+    train, test = (StreamSpec(path, eod=MINI.eod, vocabulary=MINI.vocabulary) for path in paths)
     return train, test
 
 
@@ -107,7 +108,12 @@ def read_done(runs: Sequence[Run]) -> list[dict[str, Any]]:
         if run.done:
             [record] = read_records(run.record_path)
             job, preset = run.job, run.job.preset
-            wanted: dict[str, Any] = {"memory": job.memory, "slots": job.slots, "seed": job.seed, "hash_seed": job.hash_seed}
+            wanted: dict[str, Any] = {
+                "memory": job.memory,
+                "slots": job.slots,
+                "seed": job.seed,
+                "hash_seed": job.hash_seed,
+            }
             wanted |= {"tokens": job.step_count * preset.step_tokens, "table_lr_ratio": preset.table_lr_ratio}
             wanted |= {name: getattr(preset, name) for name in PRESET_FIELDS}
             for name, value in wanted.items():
