@@ -9,12 +9,14 @@
  * memory bounded for any length of stream. */
 #include <inttypes.h>
 
+#include "lru.h"
 #include "positions.h"
 
 #define BLOCK             16384 /* places compacted at a time where a matrix has unused ones */
 #define LAST_AHEAD        48    /* accesses between a prefetch and its use */
 #define BITMAP_AHEAD      16
 #define POSITIONS_AT_MOST (((uint64_t)1 << 32) - 1024)
+#define NAMING_AT_LEAST   ((uint64_t)1 << 20) /* positions of a cache that names its victims, and 4 a page of it */
 
 typedef struct cache {
     uint64_t capacity;
@@ -33,13 +35,15 @@ struct pgio_lru {
     cache caches[PGIO_MAX_CAPACITIES];
     uint32_t tails[PGIO_MAX_CAPACITIES];
     bool first_is_empty; /* the caller's first cache holds no pages */
+    uint32_t *page_at;   /* the page accessed at each position, where victims are named; else NULL */
     uint32_t block_pages[BLOCK];
     uint32_t block_places[BLOCK]; /* where in the caller's matrix each came from */
     uint32_t block_classes[BLOCK];
 };
 
-int pgio_lru_new(pgio_lru **out, uint64_t page_count, const uint64_t *capacities, uint32_t capacity_count,
-                 const uint32_t *class_of_column, uint32_t column_count, uint32_t class_count, pgio_error *error)
+static int new_lru(pgio_lru **out, uint64_t page_count, const uint64_t *capacities, uint32_t capacity_count,
+                   const uint32_t *class_of_column, uint32_t column_count, uint32_t class_count,
+                   uint64_t positions_at_most, pgio_error *error)
 {
     *out = NULL;
     if (capacity_count < 1 || capacity_count > PGIO_MAX_CAPACITIES)
@@ -55,7 +59,7 @@ int pgio_lru_new(pgio_lru **out, uint64_t page_count, const uint64_t *capacities
     if (!lru->class_of_column || !lru->accesses)
         status = pgio_fail(error, ENOMEM, "no memory for a cache");
     if (!status)
-        status = pgio_positions_init(&lru->positions, page_count, POSITIONS_AT_MOST, error);
+        status = pgio_positions_init(&lru->positions, page_count, positions_at_most, error);
     if (status) {
         pgio_lru_free(lru);
         return status;
@@ -77,10 +81,36 @@ int pgio_lru_new(pgio_lru **out, uint64_t page_count, const uint64_t *capacities
     return 0;
 }
 
+int pgio_lru_new(pgio_lru **out, uint64_t page_count, const uint64_t *capacities, uint32_t capacity_count,
+                 const uint32_t *class_of_column, uint32_t column_count, uint32_t class_count, pgio_error *error)
+{
+    return new_lru(out, page_count, capacities, capacity_count, class_of_column, column_count, class_count,
+                   POSITIONS_AT_MOST, error);
+}
+
+int pgio_lru_new_naming(pgio_lru **out, uint64_t page_count, uint64_t capacity, uint32_t column_count,
+                        pgio_error *error)
+{
+    assert(capacity > 0 && capacity < PGIO_NO_PAGE && column_count <= PGIO_MAX_COLUMNS);
+    const uint32_t one_class[PGIO_MAX_COLUMNS] = {0};
+    uint64_t at_most = 4 * capacity + NAMING_AT_LEAST;
+    at_most = at_most > POSITIONS_AT_MOST ? POSITIONS_AT_MOST : at_most;
+    int status = new_lru(out, page_count, &capacity, 1, one_class, column_count, 1, at_most, error);
+    if (status)
+        return status;
+    (*out)->page_at = pgio_zeroed((*out)->positions.limit * sizeof *(*out)->page_at);
+    if ((*out)->page_at)
+        return 0;
+    pgio_lru_free(*out);
+    *out = NULL;
+    return pgio_fail(error, ENOMEM, "no memory for a cache of %" PRIu64 " pages", capacity);
+}
+
 void pgio_lru_free(pgio_lru *lru)
 {
     if (!lru)
         return;
+    pgio_unmap(lru->page_at, lru->positions.limit * sizeof *lru->page_at);
     pgio_positions_free(&lru->positions);
     free(lru->class_of_column);
     free(lru->accesses);
@@ -97,13 +127,22 @@ static inline uint32_t tail_after_eviction(const uint64_t *live, uint32_t tail)
     return (word << 6) + (uint32_t)__builtin_ctzll(bits) + 1;
 }
 
+/* Forgets the page whose latest access is at this position, so that no more are live than the cache holds. */
+static inline uint32_t drive_out(pgio_lru *lru, uint32_t position)
+{
+    uint32_t page = lru->page_at[position];
+    lru->positions.last[page] = 0;
+    lru->positions.live[position >> 6] &= ~((uint64_t)1 << (position & 63));
+    return page;
+}
+
 /* A run of accesses without unused places. What varies between callers is constant in each copy that
  * the compiler makes of this loop: how many caches, whether misses are counted by class, and whether
- * the caller wants each access's verdict. */
+ * the caller wants each access's verdict, and victim. */
 static inline __attribute__((always_inline)) void access_run(pgio_lru *lru, const uint32_t *pages,
                                                              const uint32_t *places, uint64_t first_place,
                                                              const uint32_t *classes, uint64_t count,
-                                                             uint32_t cache_count, uint8_t *missed)
+                                                             uint32_t cache_count, uint8_t *missed, uint32_t *victims)
 {
     uint32_t *last = lru->positions.last;
     uint64_t *live = lru->positions.live;
@@ -118,6 +157,8 @@ static inline __attribute__((always_inline)) void access_run(pgio_lru *lru, cons
             __builtin_prefetch(&live[last[pages[i + BITMAP_AHEAD]] >> 6], 1);
         uint32_t page = pages[i], old = last[page];
         last[page] = position;
+        if (victims)
+            lru->page_at[position] = page;
         live[old >> 6] &= ~((uint64_t)1 << (old & 63)); /* position 0, "never", is no page's */
         live[position >> 6] |= (uint64_t)1 << (position & 63);
         compulsory += old == 0;
@@ -140,6 +181,8 @@ static inline __attribute__((always_inline)) void access_run(pgio_lru *lru, cons
                     lru->caches[k].full_at_token = lru->tokens + place / lru->column_count;
             } else {
                 tails[k] = tail_after_eviction(live, tails[k]);
+                if (victims)
+                    victims[places ? places[i] : first_place + i] = drive_out(lru, tails[k] - 1);
             }
         }
     }
@@ -156,13 +199,14 @@ static inline __attribute__((always_inline)) void access_run(pgio_lru *lru, cons
 static void access_dense(pgio_lru *lru, const uint32_t *pages, uint64_t first_place, uint64_t count)
 {
     if (lru->cache_count == 1)
-        access_run(lru, pages, NULL, first_place, NULL, count, 1, NULL);
+        access_run(lru, pages, NULL, first_place, NULL, count, 1, NULL, NULL);
     else
-        access_run(lru, pages, NULL, first_place, NULL, count, lru->cache_count, NULL);
+        access_run(lru, pages, NULL, first_place, NULL, count, lru->cache_count, NULL, NULL);
 }
 
 /* The general way: unused places are squeezed out, and each access remembers where it came from. */
-static void access_block(pgio_lru *lru, const uint32_t *pages, uint64_t first_place, uint64_t count, uint8_t *missed)
+static void access_block(pgio_lru *lru, const uint32_t *pages, uint64_t first_place, uint64_t count, uint8_t *missed,
+                         uint32_t *victims)
 {
     uint32_t kept = 0, column = (uint32_t)(first_place % lru->column_count);
     for (uint64_t i = 0; i < count; i++) {
@@ -183,12 +227,28 @@ static void access_block(pgio_lru *lru, const uint32_t *pages, uint64_t first_pl
     for (uint32_t i = 0; within && i < kept; i++)
         lru->block_places[i] += within;
     const uint32_t *classes = lru->class_count > 1 ? lru->block_classes : NULL;
-    access_run(lru, lru->block_pages, lru->block_places, 0, classes, kept, lru->cache_count,
-               missed ? missed + first_place - within : NULL);
+    if (victims) {
+        memset(victims + first_place, 0xFF, count * sizeof *victims);
+        access_run(lru, lru->block_pages, lru->block_places, 0, NULL, kept, 1, missed + first_place - within,
+                   victims + first_place - within);
+    } else {
+        access_run(lru, lru->block_pages, lru->block_places, 0, classes, kept, lru->cache_count,
+                   missed ? missed + first_place - within : NULL, NULL);
+    }
     lru->tokens = tokens;
 }
 
-int64_t pgio_lru_access(pgio_lru *lru, const uint32_t *pages, uint64_t token_count, uint8_t *missed, pgio_error *error)
+static void renumber(pgio_lru *lru)
+{
+    pgio_positions *positions = &lru->positions;
+    pgio_positions_renumber(positions, lru->tails, lru->cache_count);
+    for (uint64_t page = 0; lru->page_at && page < positions->page_count; page++)
+        if (positions->last[page])
+            lru->page_at[positions->last[page]] = (uint32_t)page;
+}
+
+static int64_t access_all(pgio_lru *lru, const uint32_t *pages, uint64_t token_count, uint8_t *missed,
+                          uint32_t *victims, pgio_error *error)
 {
     uint64_t count = token_count * lru->column_count, holes;
     int status = pgio_pages_check(pages, count, lru->positions.page_count, &holes, error);
@@ -197,7 +257,7 @@ int64_t pgio_lru_access(pgio_lru *lru, const uint32_t *pages, uint64_t token_cou
     bool dense = !holes && !missed && lru->class_count == 1;
     for (uint64_t done = 0; done < count;) {
         if (lru->positions.limit - lru->positions.next < BLOCK) {
-            pgio_positions_renumber(&lru->positions, lru->tails, lru->cache_count);
+            renumber(lru);
             if (lru->positions.limit - lru->positions.next < BLOCK)
                 return pgio_fail(error, EOVERFLOW,
                                  "4 billion pages are in use at once; that is more than can be told apart");
@@ -207,11 +267,33 @@ int64_t pgio_lru_access(pgio_lru *lru, const uint32_t *pages, uint64_t token_cou
         if (dense)
             access_dense(lru, pages + done, done, n);
         else
-            access_block(lru, pages + done, done, n, missed);
+            access_block(lru, pages + done, done, n, missed, victims);
         done += n;
     }
     lru->tokens += token_count;
     return (int64_t)(count - holes);
+}
+
+int64_t pgio_lru_access(pgio_lru *lru, const uint32_t *pages, uint64_t token_count, uint8_t *missed, pgio_error *error)
+{
+    return access_all(lru, pages, token_count, missed, NULL, error);
+}
+
+int64_t pgio_lru_access_naming(pgio_lru *lru, const uint32_t *pages, uint64_t token_count, uint8_t *missed,
+                               uint32_t *victims, pgio_error *error)
+{
+    assert(lru->page_at && missed && victims);
+    return access_all(lru, pages, token_count, missed, victims, error);
+}
+
+bool pgio_lru_forget(pgio_lru *lru, uint32_t page)
+{
+    uint32_t position = lru->positions.last[page];
+    if (position < lru->tails[0])
+        return false;
+    (void)drive_out(lru, position);
+    lru->caches[0].held--;
+    return true;
 }
 
 void pgio_lru_counts(const pgio_lru *lru, uint64_t *accesses, uint64_t *compulsory, uint64_t *misses,
@@ -234,6 +316,7 @@ void pgio_lru_counts(const pgio_lru *lru, uint64_t *accesses, uint64_t *compulso
 uint64_t pgio_lru_state_bytes(const pgio_lru *lru)
 {
     return pgio_positions_bytes(&lru->positions) + sizeof *lru +
+           (lru->page_at ? lru->positions.limit * sizeof *lru->page_at : 0) +
            sizeof(uint64_t) * lru->class_count * (2 + lru->given_count);
 }
 

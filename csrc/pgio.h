@@ -4,10 +4,9 @@
  *
  *     tokens --pgio_rows--> rows --pgio_place--> pages --pgio_lru / pgio_curve--> misses
  *
- * pgio_source joins the first two behind one restartable stream of pages. Arrays go in, arrays come
- * out; a matrix is row-major with one line a token. No function prints, exits, reads the environment
- * or keeps global state; nothing allocates while it works, only while something is made (and a
- * history as it grows).
+ * pgio_source joins the first two behind one restartable stream of pages; pgio_table reads the rows. Arrays go in,
+ * arrays come out; a matrix is row-major with one line a token. No function prints, exits, reads the environment or
+ * keeps global state; nothing allocates while it works, only while something is made (and a history as it grows).
  *
  * Every function that can fail returns 0 or a count, or -errno and one sentence in `error` (which may
  * be NULL). Arguments are checked before anything changes. Handles may be freed when NULL. A handle
@@ -214,8 +213,28 @@ uint32_t pgio_crc32c(const void *bytes, uint64_t count);
 int64_t pgio_pages_seal(void *memory, uint64_t first_page, uint64_t count, uint64_t page_bytes);
 /* sound: [count], 1 or 0. Returns the damaged pages. */
 int64_t pgio_pages_verify(const void *memory, uint64_t first_page, uint64_t count, uint64_t page_bytes, uint8_t *sound);
+/* crcs: [count], the CRC-32C of each page's every byte: for pages that have no room for their own. */
+void pgio_pages_crc32c(const void *memory, uint64_t count, uint64_t page_bytes, uint32_t *crcs);
 /* Incompressible pages that depend on seed and number alone, sealed. */
 void pgio_pages_fill(void *memory, uint64_t first_page, uint64_t count, uint64_t page_bytes, uint64_t seed);
+
+/* ---- nf4.c: floats <-> four-bit rows -------------------------------------------------------- */
+
+/* Rows whose scale is not their largest magnitude rounded to FP16: 0 < absmax < 2^-24 (tiny: the scale is 2^-24),
+ * absmax > 65504 (clamped: it is 65504); and the rows of zeros alone, which decode to exact zeros. */
+typedef struct pgio_nf4_counts {
+    uint64_t tiny;
+    uint64_t clamped;
+    uint64_t zero;
+} pgio_nf4_counts;
+
+/* values: [row_count, width]; row i is stored at rows + i * stride_bytes: width / 2 bytes of codes (low nibble first),
+ * then the FP16 scale. counts may be NULL. A NaN or an infinity is refused by its row, before anything is written.
+ * Returns row_count. */
+int64_t pgio_nf4_encode(const float *values, uint64_t row_count, uint32_t width, uint8_t *rows, uint64_t stride_bytes,
+                        uint32_t isa, pgio_nf4_counts *counts, pgio_error *error);
+int64_t pgio_nf4_decode(const uint8_t *rows, uint64_t row_count, uint32_t width, uint64_t stride_bytes, float *values,
+                        uint32_t isa, pgio_error *error);
 
 /* ---- histogram.c: latencies in log-linear buckets ------------------------------------------- */
 
@@ -333,6 +352,88 @@ int64_t pgio_reader_drain(pgio_reader *reader, uint64_t deadline_ns, pgio_error 
 int64_t pgio_reader_steps(pgio_reader *reader, const uint64_t *pages, const uint64_t *step_ends, uint64_t step_count,
                           uint64_t deadline_ns, uint64_t max_errors, uint64_t *step_ns, pgio_error *error);
 uint64_t pgio_clock_ns(void);
+
+/* ---- table.c: rows of a table file, through a page cache in memory -> bytes or values -------- */
+
+/* A table may be shared by threads. Each thread reads through a client of its own, which holds its reader and
+ * its scratch memory and belongs to the thread that opened it, until it is closed (by any thread). Hits, misses
+ * and evictions are those of an exact LRU of cache_bytes / page_bytes pages, decided in the order of the
+ * accesses before anything is read: reads equal what pgio_lru counts. Beside cache_bytes, up to a quarter of
+ * them holds pages that were driven out while still in use. */
+typedef struct pgio_table pgio_table;
+typedef struct pgio_table_client pgio_table_client;
+typedef struct pgio_prefetch pgio_prefetch;
+
+enum { PGIO_ROW_NF4 = 1, PGIO_ROW_FP16 = 2, PGIO_ROW_BF16 = 3, PGIO_ROW_FP32 = 4 };
+enum { PGIO_FORM_VALUES = 1, PGIO_FORM_BYTES = 2 };
+
+typedef struct pgio_table_options {
+    uint64_t data_byte;  /* where page 0 lies in the file; a multiple of page_bytes */
+    uint64_t page_count; /* as the file says; the groups must take as many */
+    uint64_t page_bytes;
+    uint64_t cache_bytes;        /* at least what one token can touch */
+    const uint32_t *page_checks; /* [page_count], the CRC-32C of each page, copied; NULL: pages hold their own */
+    uint32_t row_format;         /* PGIO_ROW_ */
+    uint32_t row_width;          /* values a row */
+    uint32_t depth;              /* reads in flight, of each client */
+    uint32_t engine;             /* PGIO_ENGINE_ */
+    uint32_t flags;              /* PGIO_READER_BUFFERED, _SQPOLL, _IOPOLL, _NO_FIXED */
+    uint32_t isa;
+} pgio_table_options;
+
+typedef struct pgio_table_stats {
+    uint64_t lookups;    /* tokens whose rows were given out */
+    uint64_t prefetches; /* tokens whose pages were accessed ahead */
+    uint64_t accesses;   /* hits + reads */
+    uint64_t hits;
+    uint64_t reads; /* misses; each is one read of a page, ended well or not */
+    uint64_t bytes_read;
+    uint64_t evictions;
+    uint64_t waiting_ns; /* of all threads together, for reads of their own or of others */
+    uint64_t errors_eio;
+    uint64_t errors_enodata;
+    uint64_t errors_short;
+    uint64_t errors_corrupt;
+    uint64_t errors_other;
+    uint64_t resident_pages;
+    uint64_t capacity_pages; /* not more than the table has */
+} pgio_table_stats;
+
+/* Where rows go: column c of token t to memory + t * token_stride_bytes + c * column_stride_bytes. Values are
+ * floats, aligned as such; bytes are rows as they are stored, joined where they straddle pages. */
+typedef struct pgio_table_output {
+    void *memory;
+    int64_t token_stride_bytes;
+    int64_t column_stride_bytes;
+    uint32_t form; /* PGIO_FORM_ */
+} pgio_table_output;
+
+/* One region a group. The file stays the one that was opened, whatever its name comes to mean; nothing of it is
+ * read yet: pgio_table_client_info opens a reader. */
+int pgio_table_open(pgio_table **out, const char *path, const pgio_table_options *options, const pgio_group *groups,
+                    uint32_t group_count, const pgio_region *regions, uint32_t region_count, pgio_error *error);
+/* It goes with the last of its clients and prefetches, which may be closed later. */
+void pgio_table_close(pgio_table *table);
+void pgio_table_stats_get(pgio_table *table, pgio_table_stats *stats);
+int pgio_table_client_open(pgio_table_client **out, pgio_table *table, pgio_error *error);
+void pgio_table_client_close(pgio_table_client *client);
+/* Opens the client's reader, if it has read nothing yet, and tells how it reads. */
+int pgio_table_client_info(pgio_table_client *client, pgio_reader_info *info, pgio_error *error);
+
+/* rows: [token_count, columns]. Returns token_count. A page that cannot be read, or is not the one that was
+ * written (-EBADMSG), fails the call with its number; it is not kept, and accessed again it is read again. */
+int64_t pgio_table_lookup(pgio_table_client *client, const uint64_t *rows, uint64_t token_count,
+                          const pgio_table_output *output, pgio_error *error);
+/* Makes the accesses of the first of the tokens, pins their pages, and starts to read them in a thread of the
+ * table's own. Returns how many tokens: fewer than asked for, or none, where prefetches would pin more than a
+ * quarter of the cache. */
+int64_t pgio_table_prefetch(pgio_prefetch **out, pgio_table_client *client, const uint64_t *rows, uint64_t token_count,
+                            pgio_error *error);
+/* Gives out the rows of a prefetch, which are no second access. Returns its tokens. It still has to be dropped. */
+int64_t pgio_prefetch_lookup(pgio_prefetch *prefetch, pgio_table_client *client, const pgio_table_output *output,
+                             pgio_error *error);
+/* Unpins and frees, whether its rows were given out or not; reads that have begun go on. */
+void pgio_prefetch_drop(pgio_prefetch *prefetch);
 
 /* cffi: end */
 

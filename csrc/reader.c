@@ -282,6 +282,14 @@ static bool read_again(pgio_reader *reader, uint32_t index, read_slot *slot, int
     return true;
 }
 
+static bool is_sound(const pgio_reader *reader, const read_slot *slot)
+{
+    uint64_t page_bytes = reader->options.page_bytes;
+    if (reader->page_checks)
+        return pgio_crc32c(slot->memory, page_bytes) == reader->page_checks[slot->page];
+    return pgio_page_sound(slot->memory, slot->page, page_bytes);
+}
+
 void pgio_reader_finish(pgio_reader *reader, uint32_t index, int64_t result)
 {
     read_slot *slot = &reader->slots[index];
@@ -291,8 +299,7 @@ void pgio_reader_finish(pgio_reader *reader, uint32_t index, int64_t result)
     int64_t status = result < 0 ? result : result < slot->bytes ? PGIO_STATUS_SHORT : (int64_t)slot->bytes;
     if (status >= 0 && slot->bytes < reader->options.page_bytes)
         memset((uint8_t *)slot->memory + slot->bytes, 0, reader->options.page_bytes - slot->bytes);
-    if (status >= 0 && reader->options.flags & PGIO_READER_VERIFY &&
-        !pgio_page_sound(slot->memory, slot->page, reader->options.page_bytes))
+    if (status >= 0 && reader->options.flags & PGIO_READER_VERIFY && !is_sound(reader, slot))
         status = PGIO_STATUS_CORRUPT;
     count_depth(reader);
     reader->in_flight--;
@@ -326,6 +333,50 @@ static int check_pages(const pgio_reader *reader, const uint64_t *pages, uint64_
 
 /* ---- the blocking face ---- */
 
+/* Small batches keep a device busier: one that takes each as a whole, as virtual disks do, would answer a
+ * large one as a whole too, and idle until the next. */
+static uint32_t batch_of(uint32_t depth)
+{
+    return depth < BATCH_SHARE ? 1 : depth / BATCH_SHARE;
+}
+
+static int64_t take_outcomes(pgio_reader *reader, int32_t *status, uint64_t *ended)
+{
+    int64_t failed = 0;
+    for (; reader->outcome_count; reader->outcome_count--, ++*ended) {
+        pgio_completion outcome = reader->outcomes[reader->outcome_first];
+        reader->outcome_first = (reader->outcome_first + 1) % reader->options.depth;
+        status[outcome.tag] = outcome.status;
+        failed += outcome.status < 0;
+    }
+    return failed;
+}
+
+/* Page i goes to places[i], or, without places, to memory + i * page_bytes. */
+static int64_t read_all(pgio_reader *reader, const uint64_t *pages, uint64_t count, uint8_t *memory,
+                        void *const *places, int32_t *status, pgio_error *error)
+{
+    uint32_t depth = reader->options.depth, batch = batch_of(depth);
+    int64_t failed = 0;
+    bool probing = true; /* as in pump: reads that end while they are submitted come in large batches */
+    for (uint64_t started = 0, ended = 0; ended < count;) {
+        reader->now_ns = pgio_clock_ns();
+        for (uint32_t i = 0; i < batch && reader->free_count && started < count; i++, started++) {
+            void *place = places ? places[started] : memory + (started << reader->page_shift);
+            start_read(reader, pages[started], place, started);
+        }
+        bool full = !probing && (reader->free_count == 0 || started == count);
+        int code = engine_enter(reader, full ? 1 : 0, full ? 1000000000 : 0);
+        if (code)
+            return fail_enter(reader, code, error);
+        if (probing && reader->in_flight == 0)
+            batch = depth;
+        probing = false;
+        failed += take_outcomes(reader, status, &ended);
+    }
+    return failed;
+}
+
 int64_t pgio_reader_read(pgio_reader *reader, const uint64_t *pages, uint64_t count, void *memory, int32_t *status,
                          pgio_error *error)
 {
@@ -338,22 +389,16 @@ int64_t pgio_reader_read(pgio_reader *reader, const uint64_t *pages, uint64_t co
         return pgio_fail(error, EINVAL, "memory for reads starts on a multiple of %d bytes", ALIGNMENT);
     if (reader->in_flight || reader->outcome_count)
         return pgio_fail(error, EBUSY, "%u reads are still in flight or not polled", reader->in_flight);
-    int64_t failed = 0;
-    for (uint64_t started = 0, ended = 0; ended < count;) {
-        reader->now_ns = pgio_clock_ns();
-        for (; reader->free_count && started < count; started++)
-            start_read(reader, pages[started], (uint8_t *)memory + (started << reader->page_shift), started);
-        code = engine_enter(reader, 1, 1000000000);
-        if (code)
-            return fail_enter(reader, code, error);
-        for (; reader->outcome_count; reader->outcome_count--, ended++) {
-            pgio_completion outcome = reader->outcomes[reader->outcome_first];
-            reader->outcome_first = (reader->outcome_first + 1) % reader->options.depth;
-            status[outcome.tag] = outcome.status;
-            failed += outcome.status < 0;
-        }
-    }
-    return failed;
+    return read_all(reader, pages, count, memory, NULL, status, error);
+}
+
+int64_t pgio_reader_scatter(pgio_reader *reader, const uint64_t *pages, uint64_t count, void *const *places,
+                            int32_t *status, pgio_error *error)
+{
+    int code = check_thread(reader, error);
+    if (!code)
+        code = check_pages(reader, pages, count, error);
+    return code ? code : read_all(reader, pages, count, NULL, places, status, error);
 }
 
 /* ---- the non-blocking face ---- */
@@ -439,10 +484,9 @@ int64_t pgio_reader_pump(pgio_reader *reader, const uint64_t *pages, uint64_t co
     if (reader->options.memory_bytes >> reader->page_shift < reader->options.depth)
         return pgio_fail(error, EINVAL, "the registered memory holds fewer than the %u pages of the depth",
                          reader->options.depth);
-    /* Small batches keep a device busier: one that takes each as a whole, as virtual disks do, would answer a
-     * large one as a whole too, and idle until the next. Reads that end while they are submitted, as those of
-     * holes and of cached pages do, cost nothing but CPU, which large batches save; the first batch tells. */
-    uint32_t depth = reader->options.depth, batch = depth < BATCH_SHARE ? 1 : depth / BATCH_SHARE;
+    /* Reads that end while they are submitted, as those of holes and of cached pages do, cost nothing but CPU,
+     * which large batches save; the first batch tells. */
+    uint32_t depth = reader->options.depth, batch = batch_of(depth);
     uint64_t started = 0;
     bool probing = true;
     reader->now_ns = pgio_clock_ns();

@@ -30,6 +30,7 @@ struct pgio_reader {
     bool signals;    /* completions signal the eventfd: once submit has been called, as each costs a little */
     bool cancelling; /* what comes back is not read again; until everything has ended or a read starts */
     pthread_t owner;
+    const uint32_t *page_checks; /* the CRC-32C of each page, where they lie outside; borrowed */
     pgio_ring *ring;
     pgio_pool *pool;
     read_slot *slots;
@@ -43,6 +44,11 @@ struct pgio_reader {
 
 /* reader.c, called by the engines for each read that ended: result is bytes or -errno. */
 void pgio_reader_finish(pgio_reader *reader, uint32_t slot, int64_t result);
+
+/* reader.c, for table.c: pgio_reader_read to places of their own, [count], each as aligned as the device wants.
+ * Nothing else may be in flight. If the engine itself fails, reads may still be, until the reader is closed. */
+int64_t pgio_reader_scatter(pgio_reader *reader, const uint64_t *pages, uint64_t count, void *const *places,
+                            int32_t *status, pgio_error *error);
 
 /* target.c. Opens reader->fd and fills in what info says of the target. */
 int pgio_target_open(pgio_reader *reader, const char *path, pgio_error *error);

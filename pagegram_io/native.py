@@ -187,7 +187,8 @@ def _columns(layout: Layout) -> Any:
     )
 
 
-def _groups(layout: Layout) -> tuple[Any, Any]:
+def layout_groups(layout: Layout) -> tuple[Any, Any]:
+    """A layout's groups and regions as C takes them: ``pgio_group[]``, ``pgio_region[]``."""
     groups = [
         {
             "row_base": g.row_base,
@@ -280,7 +281,7 @@ class Place(Handle):
 
     def __init__(self, layout: Layout, *, isa: str = "auto") -> None:
         super().__init__()
-        groups, regions = _groups(layout)
+        groups, regions = layout_groups(layout)
         self._make(
             "pgio_place", lib.pgio_place_new, groups, len(groups), regions, len(regions), layout.page_bytes, _isa(isa)
         )
@@ -328,7 +329,7 @@ class Source(Handle):
         super().__init__()
         self._tokens = _Tokens(stream)
         columns = _columns(layout)
-        groups, regions = _groups(layout)
+        groups, regions = layout_groups(layout)
         self._make(
             "pgio_source",
             lib.pgio_source_new,

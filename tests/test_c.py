@@ -43,10 +43,10 @@ def call(*words: object, **environment: str) -> str:
     return done.stdout
 
 
-def build(folder: Path, *options: str) -> None:
+def build(folder: Path, *options: str, target: str = "all") -> None:
     ninja = f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"
     call(tool("cmake"), "-S", ROOT, "-B", folder, "-G", "Ninja", ninja, "-DPGIO_WERROR=ON", *options)
-    call(tool("cmake"), "--build", folder)
+    call(tool("cmake"), "--build", folder, "--target", target)
 
 
 @pytest.mark.slow
@@ -56,6 +56,13 @@ def test_the_c_tests_pass_under_the_address_and_undefined_behaviour_sanitizers(t
     build(tmp_path, "-DPGIO_TESTS=ON", "-DPGIO_SANITIZE=address,undefined", "-DCMAKE_C_FLAGS_RELEASE=-O1")
     output = call(tool("ctest"), "--test-dir", tmp_path, "--output-on-failure", "--no-tests=error", "--parallel", "2")
     assert set(re.findall(r"(test_\w+) \.+ +Passed", output)) == TESTS
+
+
+@pytest.mark.slow
+def test_threads_share_a_table_under_the_thread_sanitizer(tmp_path: Path) -> None:
+    options = ["-DPGIO_TESTS=ON", "-DPGIO_SANITIZE=thread", "-DCMAKE_C_FLAGS_RELEASE=-O1"]
+    build(tmp_path, *options, target="test_table")
+    call(tmp_path / "test_table", TSAN_OPTIONS="halt_on_error=1")
 
 
 # One program for both languages: the whole way from tokens to misses.
