@@ -43,18 +43,20 @@ def read_checkpoint_table(folder: str | os.PathLike[str]) -> tuple[Layout, Tenso
 
     FormatError, with the path, for anything that is not such a folder, and for a model without a table; OSErrors.
     """
-    config_path, rows_path = Path(folder) / "config.json", Path(folder) / "table.safetensors"
-    layout = _layout_of(config_path)
+    rows_path = Path(folder) / "table.safetensors"
+    layout = read_checkpoint_layout(folder)
     rows = find_tensor(rows_path, "rows")
     if rows.shape != (layout.row_count, layout.row_width):
         raise FormatError(
-            f"{rows_path}: its rows are {list(rows.shape)}, and the layout of {config_path.name} has "
+            f"{rows_path}: its rows are {list(rows.shape)}, and the layout of config.json has "
             f"{layout.row_count} rows of {layout.row_width} values"
         )
     return layout, rows
 
 
-def _layout_of(path: Path) -> Layout:
+def read_checkpoint_layout(folder: str | os.PathLike[str]) -> Layout:
+    """A checkpoint's layout; errors as above."""
+    path = Path(folder) / "config.json"
     try:
         config = json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
@@ -62,7 +64,7 @@ def _layout_of(path: Path) -> Layout:
     if type(config) is not dict or "layout" not in config:
         raise FormatError(f"{path}: not a checkpoint's config: it says nothing of a layout")
     if config["layout"] is None:
-        raise FormatError(f"{path}: this model has no table, so there is nothing to pack; train with --memory pagegram")
+        raise FormatError(f"{path}: this model has no table; train with --memory pagegram")
     if type(config["layout"]) is not str:
         raise FormatError(f"{path}: its layout is not JSON in a text")
     try:

@@ -13,6 +13,7 @@ import click
 # Name -> first line of help, so that --help need not import every command.
 COMMANDS = {
     "simulate": "Flash reads per token of each table layout behind an LRU page cache.",
+    "figure1": "Draw what tables of equal size are worth to a model and cost to read; --train makes the runs.",
     "figure4": "Draw reads per token against cache size, for several table sizes.",
     "trace": "Write the pages, rows or bytes that a token stream touches.",
     "layout": "What a table takes up: rows, units, pages, bytes, slack.",

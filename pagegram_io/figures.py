@@ -56,10 +56,10 @@ def draw_figure4(
     FileExistsError where the path exists, unless force.
     """
     target = check_suffix(path)
-    rows, curves = _read_curves(records)
+    rows, curves = read_curves(records)
     device_rows, device_curves = _read_device_curves(device_records)
-    caption = _wrap(_describe(rows, curves))
-    device_caption = _wrap(_describe_device(device_rows, device_curves)) if device_rows else []
+    caption = wrap(describe_reads(rows, curves))
+    device_caption = wrap(_describe_device(device_rows, device_curves)) if device_rows else []
     looks = Styles([curve.key for curve in curves])
     by_cache = bool(device_rows) and _device_variant(device_rows) == "cache_bytes"
     device_looks = Styles([curve.key for curve in device_curves], _cache_name if by_cache else format_count)
@@ -74,7 +74,7 @@ def draw_figure4(
         figure = styles.new_figure(height_in)
         if title:
             styles.put_text(figure, 0.12, 0.22, title, size=styles.FONT_PT + 2, weight="bold")
-        _draw_reads(figure, rows, curves, looks, top_in, caption, "(a)  ", ())
+        draw_reads(figure, rows, curves, looks, top_in, caption, "(a)  ", ())
         if device_rows:
             heading += "" if device_rows[0].get("direct") else ": page cache, not the device"
             panels.draw_device_panel(
@@ -102,18 +102,18 @@ def draw_curves(
     Errors as for `draw_figure4`.
     """
     target = check_suffix(path)
-    rows, curves = _read_curves(records)
-    caption = _wrap(_describe(rows, curves))
+    rows, curves = read_curves(records)
+    caption = wrap(describe_reads(rows, curves))
     looks = Styles([curve.key for curve in curves])
     top_in = HEADING_IN + looks.key_in
     with styles.own_style():
         height_in = top_in + READS_BODY_IN + AXIS_IN + LINE_IN * len(caption) + 0.1
         figure = styles.new_figure(height_in)
-        _draw_reads(figure, rows, curves, looks, top_in, caption, "", marked_bytes)
+        draw_reads(figure, rows, curves, looks, top_in, caption, "", marked_bytes)
         styles.save_figure(figure, target, force=force)
 
 
-def _draw_reads(
+def draw_reads(
     figure: Any,
     rows: Sequence[Mapping[str, Any]],
     curves: Sequence[Curve],
@@ -137,7 +137,7 @@ def check_suffix(path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def _read_curves(records: Iterable[AnyRecord]) -> tuple[list[dict[str, Any]], list[Curve]]:
+def read_curves(records: Iterable[AnyRecord]) -> tuple[list[dict[str, Any]], list[Curve]]:
     rows = [to_dict(record) for record in records]
     if not rows:
         raise ValueError("there are no records to draw: give records of 'pagegram-io simulate --json'")
@@ -235,7 +235,7 @@ def _refuse_mix(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> None
             raise ValueError(f"records with {name} {values[0]!r} and {others[0]!r} cannot be compared in one figure")
 
 
-def _describe(rows: Sequence[Mapping[str, Any]], curves: Sequence[Curve]) -> str:
+def describe_reads(rows: Sequence[Mapping[str, Any]], curves: Sequence[Curve]) -> str:
     """Say all that a reader needs to compare the panel with another one."""
     row = rows[0]
     stated = {name: next((r[name] for r in rows if r[name] is not None), None) for name in UNSTATED_FIELDS}
@@ -280,5 +280,5 @@ def _file_name(path: str) -> str:
     return path if path.startswith("/dev/") else path.rstrip("/").rpartition("/")[2]
 
 
-def _wrap(text: str) -> list[str]:
+def wrap(text: str) -> list[str]:
     return textwrap.wrap(text, width=CAPTION_CHARACTERS, break_on_hyphens=False)

@@ -55,7 +55,7 @@ def draw_reads_panel(
     marked_bytes: Sequence[int] = (),
 ) -> None:
     """Reads per token (linear below 1, log above) against cache bytes (log, with a "none" stop)."""
-    axes = _new_axes(figure, top_in, body_in, _label_width_in(figure, [curve.key for curve in curves], styles))
+    axes = new_axes(figure, top_in, body_in, label_width_in(figure, [curve.key for curve in curves], styles))
     start, stop = _set_cache_axis(axes, curves, marked_bytes)
     _set_reads_axis(axes, max(y for curve in curves for y in (*curve.y, curve.uncached or 0.0)))
     for curve in curves:
@@ -67,10 +67,10 @@ def draw_reads_panel(
             textcoords="offset points", rotation=90, ha="right", va="bottom", bbox=BOX,
         )  # fmt: skip
     ends = [(c.key, c.x[-1], c.y[-1]) if c.x else (c.key, stop, c.uncached or 0.0) for c in curves]
-    _label_curves(axes, ends, styles)
+    label_curves(axes, ends, styles)
     axes.set_xlabel(cache_label)
     axes.set_ylabel("reads per token (linear below 1, log above)")
-    _frame_panel(figure, top_in, body_in, heading, caption, key_in=styles.key_in)
+    frame_panel(figure, top_in, body_in, heading, caption, key_in=styles.key_in)
     if len(styles.sizes) > 1:
         _draw_size_key(figure, styles, top_in)
 
@@ -88,7 +88,7 @@ def draw_device_panel(
     """Lookups per second (log) against outstanding page reads (log)."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-    axes = _new_axes(figure, top_in, body_in, _label_width_in(figure, [curve.key for curve in curves], styles))
+    axes = new_axes(figure, top_in, body_in, label_width_in(figure, [curve.key for curve in curves], styles))
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=10)
     depths = sorted({depth for curve in curves for depth in curve.depth})
@@ -110,17 +110,17 @@ def draw_device_panel(
         for depth, rate, hollow in zip(curve.depth, curve.median, curve.cpu_limited, strict=True):
             face = "white" if hollow else colour
             axes.plot([depth], [rate], marker="o", markersize=3.4, color=colour, markerfacecolor=face)
-    _label_curves(axes, [(curve.key, curve.depth[-1], curve.median[-1]) for curve in curves], styles)
+    label_curves(axes, [(curve.key, curve.depth[-1], curve.median[-1]) for curve in curves], styles)
     axes.set_xlabel("depth (page reads in flight)")
     axes.set_ylabel("lookups per second")
-    _frame_panel(figure, top_in, body_in, heading, caption)
+    frame_panel(figure, top_in, body_in, heading, caption)
 
 
 def draw_note_panel(
     figure: Figure, *, top_in: float, body_in: float, heading: str, note: str, commands: Sequence[str]
 ) -> None:
     """A frame with a sentence and commands, where a panel has no data."""
-    axes = _new_axes(figure, top_in, body_in, 0.12)
+    axes = new_axes(figure, top_in, body_in, 0.12)
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():
@@ -130,16 +130,16 @@ def draw_note_panel(
     for index, command in enumerate(commands):
         place_in = top_in + 0.24 + 0.2 * (index + 1)
         put_text(figure, left_in, place_in, command, family="DejaVu Sans Mono", color="#000000")
-    _frame_panel(figure, top_in, body_in, heading, [])
+    frame_panel(figure, top_in, body_in, heading, [])
 
 
-def _new_axes(figure: Figure, top_in: float, body_in: float, right_in: float) -> Axes:
+def new_axes(figure: Figure, top_in: float, body_in: float, right_in: float, left_in: float = LEFT_IN) -> Axes:
     height_in = figure.get_figheight()
-    left, bottom = LEFT_IN / WIDTH_IN, 1 - (top_in + body_in) / height_in
-    return figure.add_axes((left, bottom, (WIDTH_IN - LEFT_IN - right_in) / WIDTH_IN, body_in / height_in))
+    left, bottom = left_in / WIDTH_IN, 1 - (top_in + body_in) / height_in
+    return figure.add_axes((left, bottom, (WIDTH_IN - left_in - right_in) / WIDTH_IN, body_in / height_in))
 
 
-def _frame_panel(
+def frame_panel(
     figure: Figure, top_in: float, body_in: float, heading: str, caption: Sequence[str], *, key_in: float = 0.0
 ) -> None:
     put_text(figure, 0.12, top_in - 0.15 - key_in, heading, size=FONT_PT + 1, weight="bold")
@@ -230,7 +230,7 @@ def _draw_curve(axes: Axes, curve: Curve, line: Mapping[str, Any], start: float,
             axes.plot(*bridge, color=line["color"], linewidth=0.6, linestyle=(0, (1, 2)))
 
 
-def _label_width_in(figure: Figure, keys: Iterable[CurveKey], styles: Styles) -> float:
+def label_width_in(figure: Figure, keys: Iterable[CurveKey], styles: Styles) -> float:
     """The room that the labels right of a panel need."""
     width_px = 0.0
     for name in {styles.name(key) for key in keys}:
@@ -247,7 +247,7 @@ class _Label:
     ends: tuple[tuple[float, float], ...]  # of its curves, in points from the lower left corner of the axes
 
 
-def _label_curves(axes: Axes, ends: Sequence[tuple[CurveKey, float, float]], styles: Styles) -> None:
+def label_curves(axes: Axes, ends: Sequence[tuple[CurveKey, float, float]], styles: Styles) -> None:
     """Name each curve at its end: the largest table of a layout in full, others by their size alone.
 
     Curves of one size that end together share a label. Labels stand in a column right of the last end, apart from

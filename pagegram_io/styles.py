@@ -24,13 +24,15 @@ CurveKey = tuple[str, int | None, int | None]  # layout, slots, variant: table_p
 
 # Okabe and Ito's palette: told apart with any common colour blindness. Its yellow is too pale for lines on white.
 COLOURS: dict[tuple[str, int | None], str] = {
+    ("none", None): "#7F7F7F",
     ("flat", None): "#000000",
     ("engram", None): "#D55E00",
+    ("pagegram", 1): "#56B4E9",
     ("pagegram", 4): "#0072B2",
     ("pagegram", 15): "#009E73",
 }
-OTHER_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#882255", "#999933")
-NAMES = {"flat": "flat", "engram": "Engram-style", "pagegram": "PageGram"}
+OTHER_COLOURS = ("#CC79A7", "#E69F00", "#882255", "#999933", "#44AA99")
+NAMES = {"none": "no memory", "flat": "flat", "engram": "Engram-style", "pagegram": "PageGram"}
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.4)), (0, (7, 2, 1.4, 2)), (0, (11, 2.5)))  # points
 INK = "#333333"
 FONT_PT = 8.0

@@ -197,7 +197,7 @@ def test_what_weakens_a_result_is_written_on_it(tmp_path: Path) -> None:
 
 
 def test_caches_larger_than_the_table_are_clipped_to_it() -> None:
-    (flat,) = figures._read_curves([simulation(("flat", None), SIZES[0], pages) for pages in (10, 10**7, 10**8, 0)])[1]
+    (flat,) = figures.read_curves([simulation(("flat", None), SIZES[0], pages) for pages in (10, 10**7, 10**8, 0)])[1]
     pages = LAYOUTS["flat", None][1] * SIZES[0] // SIZES[-1]
     assert flat.x == (10 * PAGE_BYTES, pages * PAGE_BYTES)
     assert flat.uncached == 2.0

@@ -179,6 +179,15 @@ layout_options = _apply(
 )
 
 
+checkpoint_option = click.option(
+    "--checkpoint",
+    "checkpoint_path",
+    type=PathOption,
+    metavar="DIR",
+    help="The layout of this trained model, instead of one that options describe; with --tokens. [e.g. run]",
+)
+
+
 def table_option(default: str) -> Callable[[Decorated], Decorated]:
     """--table, a list of sizes in parameters."""
     return click.option(
@@ -229,6 +238,24 @@ def shape_of(values: dict[str, Any]) -> Any:
 
     names = ("row_format", "packed", "base_byte", "page_bytes", "orders", "heads", "row_width", "dim", "seed")
     return Shape(**{name: values[name] for name in names})
+
+
+LAYOUT_OPTIONS = (
+    "layout_name", "layouts", "slots", "table", "tables", "row_format", "packed", "base_byte", "page_bytes", "orders",
+    "heads", "row_width", "dim", "seed",
+)  # fmt: skip
+
+
+def checkpoint_layout(values: dict[str, Any]) -> Any:
+    """The layout of --checkpoint; refuses the options that would describe another."""
+    from pagegram_io.checkpoint_table import read_checkpoint_layout
+
+    told = [name for name in LAYOUT_OPTIONS if name in values and given(name)]
+    if told:
+        raise click.UsageError(f"{option_text(told[0])} describes a layout, and --checkpoint has one already")
+    if values["stream_path"] is None:
+        raise click.UsageError("--checkpoint needs --tokens: a stream of the model's own vocabulary")
+    return read_checkpoint_layout(values["checkpoint_path"])
 
 
 def layouts_of(values: dict[str, Any], shape: Any, *, slots: tuple[int, ...] | None = None) -> list[Any]:

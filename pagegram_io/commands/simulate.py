@@ -11,6 +11,8 @@ from pagegram_io.commands.options import (
     CACHES,
     COUNT,
     PathOption,
+    checkpoint_layout,
+    checkpoint_option,
     force_option,
     layout_options,
     layouts_of,
@@ -39,6 +41,7 @@ Examples:
   pagegram-io simulate --table 3.2B,20B --cache 64MiB,1GiB,10%,none --by order
   pagegram-io simulate --table 20B --curve --json > curve.jsonl
   pagegram-io simulate --table 20B --plot reads.png
+  pagegram-io simulate --checkpoint run --tokens mine.u16 --eod 0 --cache 64KiB,none
   pagegram-io simulate --pages mine.npy --cache 256MiB --table 20B
 """
 
@@ -55,6 +58,7 @@ Examples:
     help="Page-cache sizes: bytes, a share of the table, or none. [e.g. 64MiB,1GiB,10%,none]",
 )
 @layout_options
+@checkpoint_option
 @click.option(
     "--curve", is_flag=True, help="Every cache size in one pass: a record for each of a log grid, 64 a decade."
 )
@@ -123,6 +127,8 @@ def command(**values: Any) -> None:
     """
     _check_outputs(values)
     if values["pages_path"] is not None:
+        if values["checkpoint_path"] is not None:
+            raise click.UsageError("--pages and --checkpoint both say what is read; give one of them")
         from pagegram_io.commands.simulate_pages import run_pages
 
         layouts: list[Layout] = []
@@ -154,8 +160,10 @@ def _run_layouts(values: dict[str, Any]) -> tuple[list[Layout], list[Outcome]]:
 
     if values["name"] is not None:
         raise click.UsageError("--name goes with --pages")
-    shape = shape_of(values)
-    layouts = layouts_of(values, shape)
+    if values["checkpoint_path"] is not None:
+        layouts = [checkpoint_layout(values)]
+    else:
+        layouts = layouts_of(values, shape_of(values))
     stream = stream_of(values)
     spec = spec_of(values, stream)
     if values["curve_npy"]:

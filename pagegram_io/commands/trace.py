@@ -10,6 +10,8 @@ import click
 from pagegram_io.commands.options import (
     COUNT,
     PathOption,
+    checkpoint_layout,
+    checkpoint_option,
     force_option,
     given,
     refuse_outputs,
@@ -25,6 +27,7 @@ Examples:
 \b
   pagegram-io trace --layout pagegram --table 20B --limit 1M -o pages.npy
   pagegram-io trace --layout engram --table 20B --limit 3M --format u32 -o engram.u32
+  pagegram-io trace --checkpoint run --tokens mine.u16 --eod 0 -o pages.npy
   pagegram-io trace --layout flat --table 200M --limit 100K --format fio-iolog --target /dev/nvme0n1 -o reads.iolog
 """
 
@@ -34,7 +37,6 @@ Examples:
     "--layout",
     "layout_name",
     type=click.Choice(["flat", "engram", "pagegram"]),
-    required=True,
     help="Which layout. [e.g. pagegram]",
 )
 @click.option(
@@ -48,6 +50,7 @@ Examples:
 @click.option(
     "--table", type=COUNT, default="20B", show_default=True, metavar="N", help="Table size in parameters. [e.g. 20B]"
 )
+@checkpoint_option
 @click.option(
     "--emit",
     type=click.Choice(["pages", "rows", "bytes"]),
@@ -84,13 +87,11 @@ Examples:
 @force_option
 def command(**values: Any) -> None:
     """Write the page trace of a token stream under one layout, and beside it a .json that says what it is."""
-    from pagegram_io.layout import build
     from pagegram_io.progress import progress
     from pagegram_io.trace import write_trace
 
     _check_output(values)
-    shape = shape_of(values)
-    layout = build([values["layout_name"]], values["table"], slots=[values["slots"]], shape=shape)[0]
+    layout = _layout(values)
     stream = stream_of(values)
     written = 0
     with progress("writing the trace", len(stream.ids)) as report:
@@ -115,6 +116,17 @@ def command(**values: Any) -> None:
             done = f"{written:,} of {len(stream.ids):,} tokens"
             raise KeyboardInterrupt(f"stopped after {done}; nothing was written") from None
     click.echo(f"{values['output']}: {values['emit']} of {written:,} tokens, {layout.label}", err=True)
+
+
+def _layout(values: dict[str, Any]) -> Any:
+    from pagegram_io.layout import build
+
+    if values["checkpoint_path"] is not None:
+        return checkpoint_layout(values)
+    if values["layout_name"] is None:
+        raise click.UsageError("give --layout, or --checkpoint for that of a trained model")
+    shape = shape_of(values)
+    return build([values["layout_name"]], values["table"], slots=[values["slots"]], shape=shape)[0]
 
 
 SUFFIXES = {".npy": "npy", ".u32": "u32", ".csv": "csv", ".parquet": "parquet", ".iolog": "fio-iolog"}
