@@ -459,6 +459,7 @@ def test_what_is_no_table_for_lookups_is_refused_in_one_line(
         (sealed.path, {"isa": "mmx"}, ValueError, "instruction set 'mmx'"),
         (sealed.path, {"vocabulary": 0}, ValueError, "a vocabulary of 0 ids"),
     ]
+    gc.collect()
     before = open_descriptors()
     for path, options, kind, text in refused:
         with pytest.raises(kind, match=text) as caught:
@@ -535,6 +536,7 @@ def test_threads_share_one_cache(tables: list[Packed], engine: str, pages: int) 
 
 
 def test_threads_and_tables_leave_no_reader_behind(sealed: Packed) -> None:
+    gc.collect()
     before = (open_descriptors(), thread_count())
     for engine in ENGINES:
         with sealed.open(100, engine=engine) as table:
