@@ -13,7 +13,7 @@
 #include "table.h"
 
 #define BATCH_ACCESSES  8192
-#define REGISTERED_MOST ((uint64_t)1 << 30) /* bytes that io_uring takes as one buffer */
+#define REGISTERED_MOST ((uint64_t)64 << 20) /* bytes: registering touches all of them, in every thread that reads */
 
 /* ---- opening ---- */
 
@@ -224,13 +224,13 @@ static int open_reader(pgio_table_client *client, pgio_error *error)
         return 0;
     pgio_table *table = client->table;
     const pgio_table_options *options = &table->options;
-    uint64_t memory_bytes = table->cache.memory_bytes;
+    bool registered = table->cache.memory_bytes <= REGISTERED_MOST;
     pgio_reader_options reading = {
         .page_bytes = options->page_bytes,
         .base_byte = options->data_byte,
         .span_bytes = options->page_count * options->page_bytes,
-        .memory = table->cache.memory,
-        .memory_bytes = memory_bytes < REGISTERED_MOST ? memory_bytes : REGISTERED_MOST,
+        .memory = registered ? table->cache.memory : NULL,
+        .memory_bytes = registered ? table->cache.memory_bytes : 0,
         .engine = options->engine,
         .depth = options->depth,
         .flags = options->flags | PGIO_READER_VERIFY,
@@ -238,8 +238,10 @@ static int open_reader(pgio_table_client *client, pgio_error *error)
     char path[32];
     snprintf(path, sizeof path, "/proc/self/fd/%d", table->fd);
     int status = pgio_reader_open(&client->reader, path, &reading, error);
-    if (!status)
+    if (!status) {
         client->reader->page_checks = table->page_checks;
+        client->reader->info.fixed_buffers &= registered; /* those of its own memory serve no frame */
+    }
     return status;
 }
 

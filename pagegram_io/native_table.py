@@ -7,7 +7,6 @@ is under way in another thread ends as it would have.
 from __future__ import annotations
 
 import errno
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 

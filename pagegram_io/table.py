@@ -71,7 +71,7 @@ class Table:
         name = os.fspath(path)
         if vocabulary is not None and not 1 <= vocabulary <= VOCABULARY_MAX:
             raise ValueError(f"a vocabulary of {vocabulary} ids is not between 1 and 2^32")
-        # One descriptor for header, checks and pages: a file that is replaced meanwhile must not be mixed with its heir.
+        # One descriptor for checks and pages: a file that is replaced meanwhile must not be mixed with its heir.
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             header = read_header(name)
