@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import signal
 import sys
 from typing import Any
 
@@ -97,7 +98,12 @@ def _sentence(error: OSError) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; every mistake becomes one line on stderr and an exit status, never a traceback."""
-    sys.exit(run(arguments))
+    try:
+        status = run(arguments)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done: a traceback is all that it could still cause
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status)
 
 
 def run(arguments: list[str] | None = None) -> int:

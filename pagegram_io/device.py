@@ -175,6 +175,7 @@ class Tally:
     tokens: int = 0
     step_times_ns: list[np.ndarray] = field(default_factory=list)
     seconds: float = 0.0
+    ramp_seconds: float = 0.0  # before the measured part
     cpu_seconds: float = 0.0
     reads_by_second: list[int] = field(default_factory=list)
     info: native_reader.ReaderInfo | None = None
@@ -198,11 +199,13 @@ class Worker(threading.Thread):
                 span_bytes=job.span_bytes, flags=job.flags,
             ) as reader:  # fmt: skip
                 self.tally.info = reader.info()
+                started, cpu = time.monotonic(), _thread_cpu()
                 if job.ramp and job.limit is None:
                     self._loop(reader, job.ramp)
-                    reader.reset()
-                    self.tally = Tally(info=self.tally.info)
-                started, cpu = time.monotonic(), _thread_cpu()
+                    if not self.stop.is_set():  # else the ramp is all there will be, and is kept
+                        reader.reset()
+                        started, cpu = time.monotonic(), _thread_cpu()
+                        self.tally = Tally(info=self.tally.info, ramp_seconds=job.ramp)
                 self._loop(reader, None if job.limit is not None else job.runtime)
                 # A device that hangs must not keep us: what has not come back by then is left out.
                 patience = 400_000_000 if self.stop.is_set() else 30_000_000_000
@@ -332,12 +335,12 @@ def run(
     started = time.monotonic()
     for worker in workers:
         worker.start()
-    told = started
-    while any(worker.is_alive() for worker in workers):
-        workers[0].join(0.05) if workers[0].is_alive() else time.sleep(0.01)
-        if tick:
-            tick(time.monotonic() - told)
-            told = time.monotonic()
+    try:
+        _await(workers, tick)
+    except BaseException:  # Ctrl-C where nobody turned it into stop, as in a notebook: no thread may go on reading
+        stop.set()
+        _await(workers, None)
+        raise
     disk = diskstats_since(before, read_diskstats(job.path), time.monotonic() - started)
     cpu = _process_cpu() - cpu
     for worker in workers:
@@ -349,6 +352,16 @@ def run(
     return make_record(job, tallies, feeder.source.loops, page_count, stream) | disk | {
         "zero_page_fraction": zero_share, "interrupted": stop.is_set(), **(environment or {}),
     }  # fmt: skip
+
+
+def _await(workers: list[Worker], tick: Callable[[float], None] | None) -> None:
+    told = time.monotonic()
+    for worker in workers:
+        while worker.is_alive():
+            worker.join(0.05)
+            if tick:
+                tick(time.monotonic() - told)
+                told = time.monotonic()
 
 
 def percentile(histogram: np.ndarray, share: float) -> int:
@@ -396,7 +409,7 @@ def make_record(
         "tokens": tokens if layout else None, "loops": loops, "reads": reads, **errors,
         "first_error_byte": min((s.first_error_byte for s in failed), default=None),
         "first_error_status": failed[0].first_error_status if failed else None,
-        "retries": sum(s.retries for s in stats), "seconds": seconds, "ramp_seconds": 0.0 if job.limit else job.ramp,
+        "retries": sum(s.retries for s in stats), "seconds": seconds, "ramp_seconds": max(t.ramp_seconds for t in tallies),
         "iops": reads / seconds if seconds else 0.0,
         "lookups_per_second": tokens / seconds if layout and seconds else None,
         "bytes_per_second": sum(s.bytes for s in stats) / seconds if seconds else 0.0,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.mounts import HARNESS
 
 from pagegram_io import native_reader
 from pagegram_io.cli import run
@@ -173,25 +176,39 @@ def start(dense: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_ctrl_c_at_any_moment(dense: Path) -> None:
-    """After the first read: a whole record and exit 130; before it: exit 130 and no traceback."""
+def test_ctrl_c_at_200_moments_after_the_first_read(dense: Path, tmp_path: Path) -> None:
+    """Always a valid record, the same in the file, exit 130, no traceback and nothing left."""
+    program = [sys.executable, HARNESS / "interrupted.py", dense, tmp_path, "100"]
+    pair = [subprocess.Popen([*program, seed], stdout=subprocess.PIPE, text=True) for seed in ("1", "2")]
+    found = [json.loads(line) for process in pair for line in process.communicate(timeout=600)[0].splitlines()]
+    assert [process.returncode for process in pair] == [0, 0] and len(found) == 200
+    for each in found:
+        assert each["status"] == 130, each
+        assert re.fullmatch(r"(note: .*\n)*pagegram-io: interrupted after \d+ of \d+ runs\n", each["err"]), each
+        records = [json.loads(line) for line in each["out"].splitlines()]
+        assert records and each["out"] == each["kept"] and each["files"] == ["err", "kept.jsonl", "out"], each
+        for record in records:
+            assert record["kind"] == "nvme" and record["reads"] > 0 and record["seconds"] > 0, each
+            assert record["depth_sustained"] > 0 and record["latency_max_ns"] > 0, each
+        assert not any(record["interrupted"] for record in records[:-1]), each
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_the_start(dense: Path) -> None:
+    """Before the first read: exit 130 and no traceback."""
     moments = random.Random(5)
-    with_record = 0
-    for _ in range(25):
+    for _ in range(12):
         process = start(dense, "--runtime", "20s", "--ramp", "0")
-        time.sleep(moments.uniform(0.05, 2.0))
+        time.sleep(moments.uniform(0.05, 1.0))
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
         # Python itself may still be starting: then it is its own exit status, and nothing of ours ran.
         if process.returncode == -signal.SIGINT or "pagegram_io" not in err and process.returncode == 1:
             assert out == ""
             continue
-        assert process.returncode == 130, (out, err)
-        for line in out.splitlines():
-            record = json.loads(line)
-            assert record["interrupted"] and record["reads"] >= 0 and record["seconds"] > 0
-            with_record += 1
-    assert with_record >= 5
+        assert process.returncode == 130 and "Traceback" not in err, (out, err)
+        assert all(json.loads(line)["interrupted"] for line in out.splitlines())
 
 
 def test_nothing_is_opened_for_writing(dense: Path, tmp_path: Path) -> None:

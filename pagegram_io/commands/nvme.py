@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +51,7 @@ Examples:
   pagegram-io nvme --engine nvme --depth 64 /dev/ng0n1
 """
 
+PATIENCE_SECONDS = 2.0
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -181,12 +185,37 @@ def command(**values: Any) -> int:
     base, environment = inspect(values)
     jobs = make_jobs(values, shape, layouts, base)
     stream = stream_of(values) if any(job.layout for job in jobs) else None
-    records, interrupted = measure(values, jobs, stream, environment)
-    _write(values, records)
-    if interrupted:
+    with stopped_by_ctrl_c() as stop:
+        records = measure(values, jobs, stream, environment, stop)
+        _write(values, records)
+        sys.stdout.flush()
+    if stop.is_set():
         print(f"pagegram-io: interrupted after {len(records)} of {len(jobs)} runs", file=sys.stderr)
         return 130
     return 0
+
+
+@contextlib.contextmanager
+def stopped_by_ctrl_c() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets: handled rather than raised, so that what was measured is always printed whole.
+
+    Pressed again seconds later, as when nobody reads what is printed, it is raised after all.
+    """
+    stop = threading.Event()
+    pressed = 0.0
+
+    def handle(*_: object) -> None:
+        nonlocal pressed
+        pressed = pressed or time.monotonic()
+        stop.set()
+        if time.monotonic() - pressed > PATIENCE_SECONDS:
+            raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGINT, handle)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def inspect(values: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -279,34 +308,32 @@ def make_jobs(values: dict[str, Any], shape: Any, layouts: list[Layout], base: i
 
 
 def measure(
-    values: dict[str, Any], jobs: list[DeviceJob], stream: Stream | None, environment: dict[str, Any]
-) -> tuple[list[dict[str, Any]], bool]:
-    """Run the jobs; Ctrl-C ends the one that runs, whose partial record is kept. Returns (records, interrupted)."""
+    values: dict[str, Any],
+    jobs: list[DeviceJob],
+    stream: Stream | None,
+    environment: dict[str, Any],
+    stop: threading.Event,
+) -> list[dict[str, Any]]:
+    """Run the jobs; ``stop`` ends the one that runs, whose partial record is kept, and those after it."""
     from pagegram_io.device import ZERO_SHARE_MAX, probe_zeros, run
     from pagegram_io.progress import progress
 
-    stop = threading.Event()
+    zeros = probe_zeros(jobs[0])
+    if zeros > ZERO_SHARE_MAX and not values["allow_zeros"] and not values["allow_holes"]:
+        raise click.ClickException(
+            f"{values['target']}: {100 * zeros:.0f} % of its pages are all zeros; blocks that were never written "
+            "answer without touching flash. Fill it first, or insist with --allow-zeros"
+        )
+    each = 1.0 if values["reads"] else values["runtime"] + values["ramp"]
     records: list[dict[str, Any]] = []
-    # Handled here rather than raised: a record that was measured is always printed whole.
-    previous = signal.signal(signal.SIGINT, lambda *_: stop.set())
-    try:
-        zeros = probe_zeros(jobs[0])
-        if zeros > ZERO_SHARE_MAX and not values["allow_zeros"] and not values["allow_holes"]:
-            raise click.ClickException(
-                f"{values['target']}: {100 * zeros:.0f} % of its pages are all zeros; blocks that were never written "
-                "answer without touching flash. Fill it first, or insist with --allow-zeros"
-            )
-        each = 1.0 if values["reads"] else values["runtime"] + values["ramp"]
-        with progress("measuring", max(1, round(len(jobs) * each))) as advance:
-            for job in jobs:
-                if stop.is_set():
-                    break
-                record = run(job, stream=stream, stop=stop, tick=advance, zero_share=zeros, environment=environment)
-                if record is not None:
-                    records.append(record)
-    finally:
-        signal.signal(signal.SIGINT, previous)
-    return records, stop.is_set()
+    with progress("measuring", max(1, round(len(jobs) * each))) as advance:
+        for job in jobs:
+            if stop.is_set():
+                break
+            record = run(job, stream=stream, stop=stop, tick=advance, zero_share=zeros, environment=environment)
+            if record is not None:
+                records.append(record)
+    return records
 
 
 def _write(values: dict[str, Any], records: list[dict[str, Any]]) -> None:
