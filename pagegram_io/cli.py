@@ -93,7 +93,7 @@ def _sentence(error: OSError) -> str:
     code = error.errno or 0
     # A sentence of our own says more than the system's words, and is kept.
     text = cure.get(code, error.strerror) if error.strerror == os.strerror(code) else error.strerror
-    return f"{os.fspath(error.filename)}: {text}"
+    return f"{os.fspath(error.filename) or 'an empty name'}: {text}"
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -50,6 +50,7 @@ class DeviceJob:
     max_errors: int = 100
     seed: int = 0
     wrap: bool = False
+    percentiles: tuple[float, ...] = ()  # of latencies, beside 50, 90, 99 and 99.9
 
 
 @dataclass
@@ -296,9 +297,17 @@ def probe_zeros(job: DeviceJob) -> float:
 
 
 def span_pages(job: DeviceJob) -> int:
-    """Pages of the target that the job may read. Opens it, and so finds out whether it can be read at all."""
+    """Pages of the target that the job may read. Opens it, and so finds out whether it can be read at all.
+
+    OSError ENOTSUP for polled completions that the device has not: only a read shows it.
+    """
     with Reader(job.path, depth=1, engine=job.engine, page_bytes=job.page_bytes, base_byte=job.base_byte,
                 span_bytes=job.span_bytes, flags=job.flags) as reader:  # fmt: skip
+        if "iopoll" in job.flags:
+            status = reader.read(np.zeros(1, np.uint64), native_reader.aligned_bytes(job.page_bytes))
+            if status[0] == -errno.EOPNOTSUPP:
+                text = "completions cannot be polled for here (its driver has no poll queues); leave out --iopoll"
+                raise OSError(errno.ENOTSUP, text, job.path)
         return reader.info().page_count
 
 
@@ -409,14 +418,15 @@ def make_record(
         "tokens": tokens if layout else None, "loops": loops, "reads": reads, **errors,
         "first_error_byte": min((s.first_error_byte for s in failed), default=None),
         "first_error_status": failed[0].first_error_status if failed else None,
-        "retries": sum(s.retries for s in stats), "seconds": seconds, "ramp_seconds": max(t.ramp_seconds for t in tallies),
+        "retries": sum(s.retries for s in stats),
+        "seconds": seconds, "ramp_seconds": max(t.ramp_seconds for t in tallies),
         "iops": reads / seconds if seconds else 0.0,
         "lookups_per_second": tokens / seconds if layout and seconds else None,
         "bytes_per_second": sum(s.bytes for s in stats) / seconds if seconds else 0.0,
         "iops_by_second": _iops_by_second(tallies),
         "latency_mean_ns": round(latency_sum / reads) if reads else 0,
         "latency_min_ns": min((s.latency_min_ns for s in stats if s.latency_min_ns != NEVER), default=0),
-        **{f"latency_{name}_ns": percentile(histogram, share) for name, share in PERCENTILES.items()},
+        **{latency_key(p): percentile(histogram, p / 100) for p in (*PERCENTILES, *job.percentiles)},
         "latency_max_ns": max(s.latency_max_ns for s in stats), "latency_error_share": 1 / 128,
         "clock": "each" if "clock_each" in job.flags else "batch",
         "cpu_ns_per_read": round(sum(t.cpu_seconds for t in tallies) * 1e9 / reads) if reads else 0,
@@ -427,7 +437,18 @@ def make_record(
     return record | _step_fields(tallies, seconds) if job.decode else record
 
 
-PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+PERCENTILES = (50, 90, 99, 99.9)
+
+
+def _percentile_name(percent: float) -> str:
+    """p50, p999 of 99.9, p9_9 of 9.9: the point is left out behind two digits."""
+    text = f"{percent:.12g}"
+    return "p" + (text.replace(".", "") if percent >= 10 else text.replace(".", "_"))
+
+
+def latency_key(percent: float) -> str:
+    """A record's key for a percentile of the latencies."""
+    return f"latency_{_percentile_name(percent)}_ns"
 
 
 def _iops_by_second(tallies: list[Tally]) -> list[int]:
@@ -441,8 +462,9 @@ def _step_fields(tallies: list[Tally], seconds: float) -> dict[str, Any]:
     times = np.concatenate([part for t in tallies for part in t.step_times_ns] or [np.empty(0, np.uint64)])
     fields: dict[str, Any] = {"steps": len(times), "steps_per_second": len(times) / seconds if seconds else 0.0}
     fields["step_mean_ns"] = round(float(times.mean())) if len(times) else 0
-    for name, share in PERCENTILES.items():
-        fields[f"step_{name}_ns"] = int(np.quantile(times, share, method="inverted_cdf")) if len(times) else 0
+    for percent in PERCENTILES:
+        value = int(np.quantile(times, percent / 100, method="inverted_cdf")) if len(times) else 0
+        fields[f"step_{_percentile_name(percent)}_ns"] = value
     fields["step_max_ns"] = int(times.max()) if len(times) else 0
     return fields
 

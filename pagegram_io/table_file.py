@@ -322,6 +322,10 @@ def write_pattern_file(
 
 def refuse_target(name: str) -> None:
     """OSError unless a new regular file can be made under this name."""
+    if not name:
+        raise FileNotFoundError(errno.ENOENT, "the name of a file is empty; is a shell variable unset?", name)
+    if name.endswith(os.sep):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
     try:
         mode = os.lstat(name).st_mode
     except FileNotFoundError:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import random
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +153,11 @@ def test_targets_that_cannot_be_measured(dense: Path, tmp_path: Path, capsys: py
     refused(["/dev/null"], capsys, 2, "/dev/null")
     refused([str(dense), "--depth", "0"], capsys, 2, "--depth")
     refused([str(dense), "--depth", "32769"], capsys, 2, "32768")
+    refused([str(dense), "--depth", "64,0"], capsys, 2, "--depth 0")
+    refused([str(dense), "--runtime", "0"], capsys, 2, "no time")
+    refused([str(dense), "--uniform", "--layout", "flat"], capsys, 2, "--layout", "--uniform")
+    refused([str(dense), "--batch", "8"], capsys, 2, "--decode")
+    refused([""], capsys, 1, "an empty name")
     refused([str(dense), "--layout", "engram"], capsys, 2, "--wrap")
     refused([str(dense), "--uniform", "--verify"], capsys, 2, "--verify")
     refused([str(dense), "--engine", "nvme"], capsys, 2, "/dev/ng")
@@ -158,6 +166,71 @@ def test_targets_that_cannot_be_measured(dense: Path, tmp_path: Path, capsys: py
     refused([str(dense), "--runtime", "soon"], capsys, 2, "10s")
     (record,) = nvme([str(sparse), "--uniform", *RUN, "--allow-holes"], capsys)
     assert record["allow_holes"] and record["zero_page_fraction"] == 1
+
+
+def test_polled_completions_run_or_are_refused(dense: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 3 where the device's driver has no poll queues, not a run of errors."""
+    with native_reader.Reader(dense, depth=1, engine="io_uring", flags=("iopoll",)) as reader:
+        works = reader.read(np.array([0]), native_reader.aligned_bytes(4096))[0] == 4096
+    if works:
+        assert nvme([str(dense), "--uniform", *RUN, "--iopoll"], capsys)[0]["reads"] > 0
+    else:
+        refused([str(dense), "--uniform", *RUN, "--iopoll"], capsys, 3, "poll queues")
+
+
+def test_pages_that_cannot_be_verified_are_not_read(
+    dense: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pagegram_io import table_file
+
+    path = dense.parent / "verified.safetensors"
+    path.unlink(missing_ok=True)
+    header = table_file.write_pattern_file(path, 64)
+    refused([str(path), "--uniform", "--verify", "--offset", "8KiB"], capsys, 2, "--offset")
+    refused([str(path), "--uniform", "--verify", "--page-size", "8KiB"], capsys, 2, "--page-size")
+    apart = replace(header, sealed=False)
+    monkeypatch.setattr(table_file, "read_header", lambda path: apart)
+    refused([str(path), "--uniform", "--verify"], capsys, 2, "apart", "--verify")
+
+
+def test_percentiles_asked_for_are_in_table_and_record(dense: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = [str(dense), "--uniform", "--reads", "2000", "--percentiles", "9.9,95,99.99"]
+    (record,) = nvme(common, capsys)
+    names = ("min", "p9_9", "p50", "p90", "p95", "p99", "p999", "p9999")
+    latencies = [record[f"latency_{name}_ns"] for name in names]
+    assert latencies == sorted(latencies)
+    assert run(["nvme", *common]) == 0
+    heading = capsys.readouterr().out.splitlines()[1]
+    assert re.search(r" p9.9 us +p95 us +p99.99 us ", heading)
+
+
+@pytest.mark.root
+def test_no_permission(dense: Path, tmp_path: Path) -> None:
+    """As an ordinary user: a file and a device node that only root may read."""
+    if os.geteuid() != 0:
+        pytest.skip("becoming another user needs root")
+    tmp_path.chmod(0o755)
+    shutil.copy(dense, tmp_path / "file")
+    os.chmod(tmp_path / "file", 0o600)
+    os.mknod(tmp_path / "node", 0o600 | stat.S_IFBLK, os.makedev(7, 0))
+    nobody = pwd.getpwnam("nobody")
+    code = f"""
+import os, sys
+from pagegram_io import cli, device, doctor, table_file
+from pagegram_io.commands import nvme, mkfile, nvme_table
+os.chdir({str(tmp_path)!r})
+os.setgroups([]); os.setgid({nobody.pw_gid}); os.setuid({nobody.pw_uid})
+cli.main(sys.argv[1:])
+"""
+    for arguments, words in (
+        (["nvme", "file", "--uniform"], "permission denied"),
+        (["nvme", "node", "--uniform"], "(most often disk), or use sudo"),
+        (["mkfile", "new", "--size", "1MiB"], "permission denied"),
+    ):
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and done.stdout == "", done.stderr
+        assert words in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert sorted(os.listdir(tmp_path)) == ["file", "node"]
 
 
 def test_a_table_larger_than_the_target_is_left_out_or_wrapped(dense: Path, capsys: pytest.CaptureFixture[str]) -> None:

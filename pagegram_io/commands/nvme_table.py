@@ -8,10 +8,9 @@ from typing import Any
 import click
 
 from pagegram_io.commands.options import plain_table, wide_console
+from pagegram_io.device import latency_key
 from pagegram_io.layout import label_of
 from pagegram_io.sizes import format_bytes, format_count
-
-PERCENTILE_KEYS = {50.0: "p50", 90.0: "p90", 99.0: "p99", 99.9: "p999"}
 
 
 def microseconds(value_ns: float) -> str:
@@ -33,7 +32,6 @@ def print_table(records: Sequence[dict[str, Any]], percentiles: Sequence[float])
     console = wide_console()
     console.print(f"{describe_target(first)} ({first['engine_reason']})")
     decode = first["mode"] == "decode"
-    shown = [p for p in percentiles if p in PERCENTILE_KEYS]
     names = [
         "layout",
         "table",
@@ -43,7 +41,7 @@ def print_table(records: Sequence[dict[str, Any]], percentiles: Sequence[float])
         "MB/s",
         "lookups/s",
         "mean us",
-        *(f"p{p:g} us" for p in shown),
+        *(f"p{p:g} us" for p in percentiles),
     ]
     names += [
         *(["steps/s", "step p50 us", "step p99 us"] if decode else []),
@@ -64,7 +62,7 @@ def print_table(records: Sequence[dict[str, Any]], percentiles: Sequence[float])
             f"{r['bytes_per_second'] / 1e6:,.1f}",
             "-" if r["lookups_per_second"] is None else f"{r['lookups_per_second']:,.0f}",
             microseconds(r["latency_mean_ns"]),
-            *(microseconds(r[f"latency_{PERCENTILE_KEYS[p]}_ns"]) for p in shown),
+            *(microseconds(r[latency_key(p)]) for p in percentiles),
         ]
         if decode:
             cells += [f"{r['steps_per_second']:,.0f}", microseconds(r["step_p50_ns"]), microseconds(r["step_p99_ns"])]

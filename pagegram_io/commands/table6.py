@@ -13,8 +13,8 @@ from pagegram_io.layout import label_of
 from pagegram_io.output import new_file
 from pagegram_io.sizes import format_bytes, format_count
 
-NAMES = ("table", "cache", "layout", "depth", "reads/token", "on the device", "reads/s", "lookups/s", "p50 us", "p99 us",
-         "runs")  # fmt: skip
+NAMES = ("table", "cache", "layout", "depth", "reads/token", "on the device", "reads/s", "lookups/s", "p50 us",
+         "p99 us", "runs")  # fmt: skip
 
 
 def print_table(lines: Sequence[Mapping[str, Any]]) -> None:
