@@ -330,8 +330,7 @@ def refuse_target(name: str) -> None:
         mode = os.lstat(name).st_mode
     except FileNotFoundError:
         folder = os.path.dirname(os.path.realpath(name))
-        if not os.path.isdir(folder):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder) from None
+        os.stat(folder)  # its own error says whether it is not there or not to be looked into
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder) from None
         return
