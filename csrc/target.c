@@ -87,6 +87,11 @@ static int open_target(pgio_reader *reader, const char *path, pgio_error *error)
     reader->fd = open(path, O_RDONLY | O_CLOEXEC | (buffered || character ? 0 : O_DIRECT));
     if (reader->fd < 0 && errno == EINVAL && !buffered)
         return pgio_fail(error, EINVAL, "this file system has no O_DIRECT; --buffered reads through the page cache");
+    if (reader->fd < 0 && errno == EACCES && !S_ISREG(about.st_mode))
+        return pgio_fail(error, EACCES,
+                         "permission denied; join the group that may read it (most often disk), or use sudo");
+    if (reader->fd < 0 && errno == EPERM && !S_ISREG(about.st_mode))
+        return pgio_fail(error, EPERM, "a container or virtual machine keeps this device away; pass it through");
     if (reader->fd < 0)
         return pgio_fail(error, errno, "%s", strerror(errno));
     if (character) {

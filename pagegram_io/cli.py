@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import signal
 import sys
 from typing import Any
 
@@ -98,12 +99,17 @@ def _sentence(error: OSError) -> str:
     code = error.errno or 0
     # A sentence of our own says more than the system's words, and is kept.
     text = cure.get(code, error.strerror) if error.strerror == os.strerror(code) else error.strerror
-    return f"{os.fspath(error.filename)}: {text}"
+    return f"{os.fspath(error.filename) or 'an empty name'}: {text}"
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; every mistake becomes one line on stderr and an exit status, never a traceback."""
-    sys.exit(run(arguments))
+    try:
+        status = run(arguments)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done: a traceback is all that it could still cause
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status)
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -11,6 +11,9 @@ from pagegram_io.records import AnyRecord, to_dict
 # What simulation and device records must agree on before they stand in one line.
 SHARED_FIELDS = ("stream_sha256", "seed", "page_bytes", "row_format")
 
+# What says on which device, and how, a line was measured.
+DEVICE_FIELDS = ("target_kind", "device_model", "engine", "direct")
+
 
 def compare(records: Iterable[AnyRecord], device_records: Iterable[AnyRecord]) -> list[dict[str, Any]]:
     """A line for each table, cache, layout and depth that was measured, with the simulator's reads per token.
@@ -46,6 +49,7 @@ def compare(records: Iterable[AnyRecord], device_records: Iterable[AnyRecord]) -
                 "table_params": layout[2],
                 "cache_bytes": repeats[0]["cache_bytes"],
                 "target": target,
+                **{name: repeats[0].get(name) for name in DEVICE_FIELDS},
                 "depth": depth,
                 "repeats": len(repeats),
                 "reads_per_token": None if twin is None else twin["reads_per_token"],

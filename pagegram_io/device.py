@@ -50,6 +50,7 @@ class DeviceJob:
     max_errors: int = 100
     seed: int = 0
     wrap: bool = False
+    percentiles: tuple[float, ...] = ()  # of latencies, beside 50, 90, 99 and 99.9
 
 
 @dataclass
@@ -175,6 +176,7 @@ class Tally:
     tokens: int = 0
     step_times_ns: list[np.ndarray] = field(default_factory=list)
     seconds: float = 0.0
+    ramp_seconds: float = 0.0  # before the measured part
     cpu_seconds: float = 0.0
     reads_by_second: list[int] = field(default_factory=list)
     info: native_reader.ReaderInfo | None = None
@@ -198,11 +200,13 @@ class Worker(threading.Thread):
                 span_bytes=job.span_bytes, flags=job.flags,
             ) as reader:  # fmt: skip
                 self.tally.info = reader.info()
+                started, cpu = time.monotonic(), _thread_cpu()
                 if job.ramp and job.limit is None:
                     self._loop(reader, job.ramp)
-                    reader.reset()
-                    self.tally = Tally(info=self.tally.info)
-                started, cpu = time.monotonic(), _thread_cpu()
+                    if not self.stop.is_set():  # else the ramp is all there will be, and is kept
+                        reader.reset()
+                        started, cpu = time.monotonic(), _thread_cpu()
+                        self.tally = Tally(info=self.tally.info, ramp_seconds=job.ramp)
                 self._loop(reader, None if job.limit is not None else job.runtime)
                 # A device that hangs must not keep us: what has not come back by then is left out.
                 patience = 400_000_000 if self.stop.is_set() else 30_000_000_000
@@ -293,9 +297,17 @@ def probe_zeros(job: DeviceJob) -> float:
 
 
 def span_pages(job: DeviceJob) -> int:
-    """Pages of the target that the job may read. Opens it, and so finds out whether it can be read at all."""
+    """Pages of the target that the job may read. Opens it, and so finds out whether it can be read at all.
+
+    OSError ENOTSUP for polled completions that the device has not: only a read shows it.
+    """
     with Reader(job.path, depth=1, engine=job.engine, page_bytes=job.page_bytes, base_byte=job.base_byte,
                 span_bytes=job.span_bytes, flags=job.flags) as reader:  # fmt: skip
+        if "iopoll" in job.flags:
+            status = reader.read(np.zeros(1, np.uint64), native_reader.aligned_bytes(job.page_bytes))
+            if status[0] == -errno.EOPNOTSUPP:
+                text = "completions cannot be polled for here (its driver has no poll queues); leave out --iopoll"
+                raise OSError(errno.ENOTSUP, text, job.path)
         return reader.info().page_count
 
 
@@ -332,12 +344,12 @@ def run(
     started = time.monotonic()
     for worker in workers:
         worker.start()
-    told = started
-    while any(worker.is_alive() for worker in workers):
-        workers[0].join(0.05) if workers[0].is_alive() else time.sleep(0.01)
-        if tick:
-            tick(time.monotonic() - told)
-            told = time.monotonic()
+    try:
+        _await(workers, tick)
+    except BaseException:  # Ctrl-C where nobody turned it into stop, as in a notebook: no thread may go on reading
+        stop.set()
+        _await(workers, None)
+        raise
     disk = diskstats_since(before, read_diskstats(job.path), time.monotonic() - started)
     cpu = _process_cpu() - cpu
     for worker in workers:
@@ -349,6 +361,16 @@ def run(
     return make_record(job, tallies, feeder.source.loops, page_count, stream) | disk | {
         "zero_page_fraction": zero_share, "interrupted": stop.is_set(), **(environment or {}),
     }  # fmt: skip
+
+
+def _await(workers: list[Worker], tick: Callable[[float], None] | None) -> None:
+    told = time.monotonic()
+    for worker in workers:
+        while worker.is_alive():
+            worker.join(0.05)
+            if tick:
+                tick(time.monotonic() - told)
+                told = time.monotonic()
 
 
 def percentile(histogram: np.ndarray, share: float) -> int:
@@ -396,14 +418,15 @@ def make_record(
         "tokens": tokens if layout else None, "loops": loops, "reads": reads, **errors,
         "first_error_byte": min((s.first_error_byte for s in failed), default=None),
         "first_error_status": failed[0].first_error_status if failed else None,
-        "retries": sum(s.retries for s in stats), "seconds": seconds, "ramp_seconds": 0.0 if job.limit else job.ramp,
+        "retries": sum(s.retries for s in stats),
+        "seconds": seconds, "ramp_seconds": max(t.ramp_seconds for t in tallies),
         "iops": reads / seconds if seconds else 0.0,
         "lookups_per_second": tokens / seconds if layout and seconds else None,
         "bytes_per_second": sum(s.bytes for s in stats) / seconds if seconds else 0.0,
         "iops_by_second": _iops_by_second(tallies),
         "latency_mean_ns": round(latency_sum / reads) if reads else 0,
         "latency_min_ns": min((s.latency_min_ns for s in stats if s.latency_min_ns != NEVER), default=0),
-        **{f"latency_{name}_ns": percentile(histogram, share) for name, share in PERCENTILES.items()},
+        **{latency_key(p): percentile(histogram, p / 100) for p in (*PERCENTILES, *job.percentiles)},
         "latency_max_ns": max(s.latency_max_ns for s in stats), "latency_error_share": 1 / 128,
         "clock": "each" if "clock_each" in job.flags else "batch",
         "cpu_ns_per_read": round(sum(t.cpu_seconds for t in tallies) * 1e9 / reads) if reads else 0,
@@ -414,7 +437,18 @@ def make_record(
     return record | _step_fields(tallies, seconds) if job.decode else record
 
 
-PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+PERCENTILES = (50, 90, 99, 99.9)
+
+
+def _percentile_name(percent: float) -> str:
+    """p50, p999 of 99.9, p9_9 of 9.9: the point is left out behind two digits."""
+    text = f"{percent:.12g}"
+    return "p" + (text.replace(".", "") if percent >= 10 else text.replace(".", "_"))
+
+
+def latency_key(percent: float) -> str:
+    """A record's key for a percentile of the latencies."""
+    return f"latency_{_percentile_name(percent)}_ns"
 
 
 def _iops_by_second(tallies: list[Tally]) -> list[int]:
@@ -428,8 +462,9 @@ def _step_fields(tallies: list[Tally], seconds: float) -> dict[str, Any]:
     times = np.concatenate([part for t in tallies for part in t.step_times_ns] or [np.empty(0, np.uint64)])
     fields: dict[str, Any] = {"steps": len(times), "steps_per_second": len(times) / seconds if seconds else 0.0}
     fields["step_mean_ns"] = round(float(times.mean())) if len(times) else 0
-    for name, share in PERCENTILES.items():
-        fields[f"step_{name}_ns"] = int(np.quantile(times, share, method="inverted_cdf")) if len(times) else 0
+    for percent in PERCENTILES:
+        value = int(np.quantile(times, percent / 100, method="inverted_cdf")) if len(times) else 0
+        fields[f"step_{_percentile_name(percent)}_ns"] = value
     fields["step_max_ns"] = int(times.max()) if len(times) else 0
     return fields
 

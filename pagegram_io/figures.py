@@ -113,6 +113,12 @@ def draw_curves(
         styles.save_figure(figure, target, force=force)
 
 
+def check_device_records(records: Iterable[AnyRecord]) -> None:
+    """ValueError for device records that no panel can show, none among them: before the hours of a simulation."""
+    if not _read_device_curves(records)[0]:
+        raise ValueError("there are no device records: make some with 'pagegram-io nvme --json'")
+
+
 def draw_reads(
     figure: Any,
     rows: Sequence[Mapping[str, Any]],
@@ -261,7 +267,8 @@ def describe_reads(rows: Sequence[Mapping[str, Any]], curves: Sequence[Curve]) -
 def _describe_device(rows: Sequence[Mapping[str, Any]], curves: Sequence[DeviceCurve]) -> str:
     row = rows[0]
     caches = {row.get("cache_bytes") for row in rows}
-    parts = [f"{_file_name(str(row.get('target', 'target not stated')))}, engine {row.get('engine', 'not stated')}"]
+    model = f" on {row['device_model']}" if row.get("device_model") else ""
+    parts = [f"{_file_name(str(row.get('target', 'not stated')))}{model}", f"engine {row.get('engine', 'not stated')}"]
     parts += ["O_DIRECT" if row.get("direct") else "without O_DIRECT, so that reads may come from the page cache"]
     if len(caches) == 1:
         cache_bytes = caches.pop()

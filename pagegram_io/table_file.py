@@ -322,12 +322,15 @@ def write_pattern_file(
 
 def refuse_target(name: str) -> None:
     """OSError unless a new regular file can be made under this name."""
+    if not name:
+        raise FileNotFoundError(errno.ENOENT, "the name of a file is empty; is a shell variable unset?", name)
+    if name.endswith(os.sep):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
     try:
         mode = os.lstat(name).st_mode
     except FileNotFoundError:
         folder = os.path.dirname(os.path.realpath(name))
-        if not os.path.isdir(folder):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder) from None
+        os.stat(folder)  # its own error says whether it is not there or not to be looked into
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder) from None
         return

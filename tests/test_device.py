@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import random
+import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from harness.mounts import HARNESS
 
 from pagegram_io import native_reader
 from pagegram_io.cli import run
@@ -147,6 +153,11 @@ def test_targets_that_cannot_be_measured(dense: Path, tmp_path: Path, capsys: py
     refused(["/dev/null"], capsys, 2, "/dev/null")
     refused([str(dense), "--depth", "0"], capsys, 2, "--depth")
     refused([str(dense), "--depth", "32769"], capsys, 2, "32768")
+    refused([str(dense), "--depth", "64,0"], capsys, 2, "--depth 0")
+    refused([str(dense), "--runtime", "0"], capsys, 2, "no time")
+    refused([str(dense), "--uniform", "--layout", "flat"], capsys, 2, "--layout", "--uniform")
+    refused([str(dense), "--batch", "8"], capsys, 2, "--decode")
+    refused([""], capsys, 1, "an empty name")
     refused([str(dense), "--layout", "engram"], capsys, 2, "--wrap")
     refused([str(dense), "--uniform", "--verify"], capsys, 2, "--verify")
     refused([str(dense), "--engine", "nvme"], capsys, 2, "/dev/ng")
@@ -155,6 +166,71 @@ def test_targets_that_cannot_be_measured(dense: Path, tmp_path: Path, capsys: py
     refused([str(dense), "--runtime", "soon"], capsys, 2, "10s")
     (record,) = nvme([str(sparse), "--uniform", *RUN, "--allow-holes"], capsys)
     assert record["allow_holes"] and record["zero_page_fraction"] == 1
+
+
+def test_polled_completions_run_or_are_refused(dense: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 3 where the device's driver has no poll queues, not a run of errors."""
+    with native_reader.Reader(dense, depth=1, engine="io_uring", flags=("iopoll",)) as reader:
+        works = reader.read(np.array([0]), native_reader.aligned_bytes(4096))[0] == 4096
+    if works:
+        assert nvme([str(dense), "--uniform", *RUN, "--iopoll"], capsys)[0]["reads"] > 0
+    else:
+        refused([str(dense), "--uniform", *RUN, "--iopoll"], capsys, 3, "poll queues")
+
+
+def test_pages_that_cannot_be_verified_are_not_read(
+    dense: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pagegram_io import table_file
+
+    path = dense.parent / "verified.safetensors"
+    path.unlink(missing_ok=True)
+    header = table_file.write_pattern_file(path, 64)
+    refused([str(path), "--uniform", "--verify", "--offset", "8KiB"], capsys, 2, "--offset")
+    refused([str(path), "--uniform", "--verify", "--page-size", "8KiB"], capsys, 2, "--page-size")
+    apart = replace(header, sealed=False)
+    monkeypatch.setattr(table_file, "read_header", lambda path: apart)
+    refused([str(path), "--uniform", "--verify"], capsys, 2, "apart", "--verify")
+
+
+def test_percentiles_asked_for_are_in_table_and_record(dense: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = [str(dense), "--uniform", "--reads", "2000", "--percentiles", "9.9,95,99.99"]
+    (record,) = nvme(common, capsys)
+    names = ("min", "p9_9", "p50", "p90", "p95", "p99", "p999", "p9999")
+    latencies = [record[f"latency_{name}_ns"] for name in names]
+    assert latencies == sorted(latencies)
+    assert run(["nvme", *common]) == 0
+    heading = capsys.readouterr().out.splitlines()[1]
+    assert re.search(r" p9.9 us +p95 us +p99.99 us ", heading)
+
+
+@pytest.mark.root
+def test_no_permission(dense: Path, tmp_path: Path) -> None:
+    """As an ordinary user: a file and a device node that only root may read."""
+    if os.geteuid() != 0:
+        pytest.skip("becoming another user needs root")
+    tmp_path.chmod(0o755)
+    shutil.copy(dense, tmp_path / "file")
+    os.chmod(tmp_path / "file", 0o600)
+    os.mknod(tmp_path / "node", 0o600 | stat.S_IFBLK, os.makedev(7, 0))
+    nobody = pwd.getpwnam("nobody")
+    code = f"""
+import os, sys
+from pagegram_io import cli, device, doctor, table_file
+from pagegram_io.commands import nvme, mkfile, nvme_table
+os.chdir({str(tmp_path)!r})
+os.setgroups([]); os.setgid({nobody.pw_gid}); os.setuid({nobody.pw_uid})
+cli.main(sys.argv[1:])
+"""
+    for arguments, words in (
+        (["nvme", "file", "--uniform"], "permission denied"),
+        (["nvme", "node", "--uniform"], "(most often disk), or use sudo"),
+        (["mkfile", "new", "--size", "1MiB"], "permission denied"),
+    ):
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and done.stdout == "", done.stderr
+        assert words in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert sorted(os.listdir(tmp_path)) == ["file", "node"]
 
 
 def test_a_table_larger_than_the_target_is_left_out_or_wrapped(dense: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,25 +249,39 @@ def start(dense: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_ctrl_c_at_any_moment(dense: Path) -> None:
-    """After the first read: a whole record and exit 130; before it: exit 130 and no traceback."""
+def test_ctrl_c_at_200_moments_after_the_first_read(dense: Path, tmp_path: Path) -> None:
+    """Always a valid record, the same in the file, exit 130, no traceback and nothing left."""
+    program = [sys.executable, HARNESS / "interrupted.py", dense, tmp_path, "100"]
+    pair = [subprocess.Popen([*program, seed], stdout=subprocess.PIPE, text=True) for seed in ("1", "2")]
+    found = [json.loads(line) for process in pair for line in process.communicate(timeout=600)[0].splitlines()]
+    assert [process.returncode for process in pair] == [0, 0] and len(found) == 200
+    for each in found:
+        assert each["status"] == 130, each
+        assert re.fullmatch(r"(note: .*\n)*pagegram-io: interrupted after \d+ of \d+ runs\n", each["err"]), each
+        records = [json.loads(line) for line in each["out"].splitlines()]
+        assert records and each["out"] == each["kept"] and each["files"] == ["err", "kept.jsonl", "out"], each
+        for record in records:
+            assert record["kind"] == "nvme" and record["reads"] > 0 and record["seconds"] > 0, each
+            assert record["depth_sustained"] > 0 and record["latency_max_ns"] > 0, each
+        assert not any(record["interrupted"] for record in records[:-1]), each
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_the_start(dense: Path) -> None:
+    """Before the first read: exit 130 and no traceback."""
     moments = random.Random(5)
-    with_record = 0
-    for _ in range(25):
+    for _ in range(12):
         process = start(dense, "--runtime", "20s", "--ramp", "0")
-        time.sleep(moments.uniform(0.05, 2.0))
+        time.sleep(moments.uniform(0.05, 1.0))
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
         # Python itself may still be starting: then it is its own exit status, and nothing of ours ran.
         if process.returncode == -signal.SIGINT or "pagegram_io" not in err and process.returncode == 1:
             assert out == ""
             continue
-        assert process.returncode == 130, (out, err)
-        for line in out.splitlines():
-            record = json.loads(line)
-            assert record["interrupted"] and record["reads"] >= 0 and record["seconds"] > 0
-            with_record += 1
-    assert with_record >= 5
+        assert process.returncode == 130 and "Traceback" not in err, (out, err)
+        assert all(json.loads(line)["interrupted"] for line in out.splitlines())
 
 
 def test_nothing_is_opened_for_writing(dense: Path, tmp_path: Path) -> None:

@@ -107,6 +107,8 @@ def test_paths_it_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (tmp_path / "pipe", "not a regular file"),
         (tmp_path, "is a folder"),
         ("/dev/null", "not a regular file"),
+        ("", "empty"),
+        (f"{tmp_path / 'new'}/", "is a folder"),
         (tmp_path / "no" / "where", "there is no such file or folder"),
         (tmp_path / "there" / "a", "not a folder"),
     ):

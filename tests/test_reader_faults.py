@@ -320,6 +320,13 @@ def test_seccomp(deny_io_uring: Path, small: Path, code: int, kind: str, sentenc
     assert (out["auto"]["engine"], out["auto"]["good"]) == ("psync", 64)
     assert sentence in out["auto"]["why"]
     assert (out["psync"]["engine"], out["psync"]["why"], out["psync"]["good"]) == ("psync", "asked for", 64)
+    # The command: not supported here is exit 3, where it was asked for by name.
+    program = "from pagegram_io.cli import main; main()"
+    command = [deny_io_uring, str(code), sys.executable, "-c", program, "nvme", small, "--uniform", "--reads", "100"]
+    for engine, status, words in (("io_uring", 3, sentence), ("auto", 0, "")):
+        ran = subprocess.run([*command, "--engine", engine], capture_output=True, text=True, timeout=60)
+        assert ran.returncode == status and words in ran.stderr and ran.stderr.count("\n") == (status > 0), ran.stderr
+        assert status or "engine psync" in ran.stdout
     # Polled completions are asked for by name: no other engine stands in for them.
     polled = report([deny_io_uring, code, sys.executable, "-c", REPORT, small, "auto", 8, "iopoll"])
     assert polled["auto"]["errno"] == code

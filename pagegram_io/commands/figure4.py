@@ -35,6 +35,7 @@ Examples:
   pagegram-io figure4 -o figures
   pagegram-io figure4 -o figures --table 200M --limit 1M --formats png
   pagegram-io figure4 -o figures --records figures/figure4.jsonl --force
+  pagegram-io figure4 -o figures --table 20B --device-records device.jsonl
 """
 
 
@@ -82,9 +83,12 @@ def command(**values: Any) -> None:
     reads in flight, from device records if there are any.
 
     The records behind it are written beside it, to figure4.jsonl, and are enough to draw it again. With device records
-    there is also table6.csv: reads per token beside what the device delivered, for each table, cache and layout.
+    there is also Table 6, printed and in table6.csv: reads per token beside what the device delivered, for each table,
+    cache and layout.
     """
-    from pagegram_io.figures import check_suffix, draw_figure4
+    from pagegram_io.commands.table6 import print_table, write_table
+    from pagegram_io.comparison import compare
+    from pagegram_io.figures import check_device_records, check_suffix, draw_figure4
     from pagegram_io.output import new_file
     from pagegram_io.records import read_records, write_json_lines
 
@@ -103,7 +107,10 @@ def command(**values: Any) -> None:
         table = os.path.join(folder, "table6.csv") if values["device_path"] else None
         refuse_outputs(kept, table, *pictures, force=force)
         device = read_records(values["device_path"]) if values["device_path"] else []
-        records: list[Any] = read_records(values["records_path"]) if values["records_path"] else list(_simulate(values))
+        if values["device_path"]:
+            check_device_records(device)  # before the work
+        records: list[Any]
+        records = read_records(values["records_path"]) if values["records_path"] else _simulate(values, device)
         if kept:
             import io
 
@@ -111,44 +118,34 @@ def command(**values: Any) -> None:
             write_json_lines(records, text)
             with new_file(kept, force=force) as file:
                 file.write(text.getvalue().encode())
+        lines = compare(records, device)
         for picture in pictures:
             draw_figure4(records, picture, device_records=device, force=force)
         if table:
-            _write_table(records, device, table, force=force)
+            write_table(lines, table, force=force)
     except BaseException:
         if made and not os.listdir(folder):
             os.rmdir(folder)
         raise
     for path in filter(None, [kept, table, *pictures]):
         click.echo(path)
+    if lines:
+        print_table(lines)
 
 
-def _simulate(values: dict[str, Any]) -> list[SimulationRecord]:
+def _simulate(values: dict[str, Any], device: list[dict[str, Any]]) -> list[SimulationRecord]:
+    """Every cache size, and exactly those that were measured on a device."""
     from pagegram_io.job import Job, job_accesses, run_jobs
     from pagegram_io.progress import progress
+    from pagegram_io.sizes import parse_cache
 
+    measured = {row["cache_bytes"] for row in device if row["layout"] != "uniform"}
+    caches = tuple(parse_cache(str(cache_bytes) if cache_bytes else "none") for cache_bytes in sorted(measured))
     shape = shape_of(values)
     layouts = layouts_of(values, shape)
     stream = stream_of(values)
     spec = spec_of(values, stream)
-    jobs = [Job(spec, layout, curve=True) for layout in layouts]
+    jobs = [Job(spec, layout, caches, curve=True) for layout in layouts]
     with progress("simulating", sum(job_accesses(job, len(stream.ids)) for job in jobs)) as report:
         outcomes = run_jobs(jobs, stream=stream, threads=values["threads"], report=report)
     return [record for outcome in outcomes for record in outcome.records]
-
-
-def _write_table(records: list[Any], device: list[dict[str, Any]], path: str, *, force: bool) -> None:
-    """Table 6 as CSV."""
-    import csv
-    import io
-
-    from pagegram_io.comparison import compare
-    from pagegram_io.output import new_file
-
-    lines = compare(records, device)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(lines[0]))
-    writer.writeheader()
-    writer.writerows(lines)
-    with new_file(path, force=force) as file:
-        file.write(text.getvalue().encode())

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import re
 import signal
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +26,7 @@ from pagegram_io.commands.options import (
     given,
     layout_options,
     layouts_of,
+    option_text,
     print_records,
     refuse_outputs,
     shape_of,
@@ -35,6 +40,7 @@ from pagegram_io.sizes import parse_bytes
 if TYPE_CHECKING:
     from pagegram_io.device import DeviceJob
     from pagegram_io.layout import Layout
+    from pagegram_io.table_file import TableHeader
     from pagegram_io.tokens import Stream
 
 EPILOG = """
@@ -48,6 +54,7 @@ Examples:
   pagegram-io nvme --engine nvme --depth 64 /dev/ng0n1
 """
 
+PATIENCE_SECONDS = 2.0
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -69,7 +76,14 @@ def parse_shares(text: str) -> tuple[float, ...]:
     return tuple(shares)
 
 
+def _some_time(text: str) -> float:
+    if not parse_seconds(text):
+        raise ValueError(f"{text!r} is no time to measure in; write for example 10s")
+    return parse_seconds(text)
+
+
 TIME = Parsed("time", parse_seconds)
+SOME_TIME = Parsed("time", _some_time)
 OFFSET = Parsed("size", lambda text: 0 if text == "0" else parse_bytes(text))
 
 
@@ -105,7 +119,9 @@ OFFSET = Parsed("size", lambda text: 0 if text == "0" else parse_bytes(text))
     metavar="B",
     help="Tokens a step, of as many requests side by side, with --decode. [e.g. 8]",
 )
-@click.option("--runtime", type=TIME, default="10s", show_default=True, metavar="TIME", help="How long. [e.g. 30s]")
+@click.option(
+    "--runtime", type=SOME_TIME, default="10s", show_default=True, metavar="TIME", help="How long. [e.g. 30s]"
+)
 @click.option(
     "--ramp", type=TIME, default="1s", show_default=True, metavar="TIME", help="Not counted before. [e.g. 2s]"
 )
@@ -157,7 +173,8 @@ OFFSET = Parsed("size", lambda text: 0 if text == "0" else parse_bytes(text))
     type=Parsed("list", parse_shares),
     default="50,99,99.9",
     show_default=True,
-    help="Latencies in the table. [e.g. 50,99.99]",
+    metavar="LIST",
+    help="Latencies in the table and the records. [e.g. 50,99.99]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print records as JSON, one a line, instead of the table.")
 @click.option("--csv", "csv_path", type=PathOption, metavar="FILE", help="Write the records as CSV. [e.g. device.csv]")
@@ -173,6 +190,7 @@ def command(**values: Any) -> int:
     """
 
     refuse_outputs(values["csv_path"], values["output"], force=values["force"])
+    _refuse_useless(values)
     slots = values["slots"] if given("slots") else (4,)
     shape = shape_of(values)
     layouts: list[Layout] = []
@@ -181,12 +199,46 @@ def command(**values: Any) -> int:
     base, environment = inspect(values)
     jobs = make_jobs(values, shape, layouts, base)
     stream = stream_of(values) if any(job.layout for job in jobs) else None
-    records, interrupted = measure(values, jobs, stream, environment)
-    _write(values, records)
-    if interrupted:
+    with stopped_by_ctrl_c() as stop:
+        records = measure(values, jobs, stream, environment, stop)
+        _write(values, records)
+        sys.stdout.flush()
+    if stop.is_set():
         print(f"pagegram-io: interrupted after {len(records)} of {len(jobs)} runs", file=sys.stderr)
         return 130
     return 0
+
+
+def _refuse_useless(values: dict[str, Any]) -> None:
+    if values["uniform"]:
+        useless = next((name for name in ("layouts", "slots", "caches") if given(name)), None)
+        if useless:
+            raise click.UsageError(f"{option_text(useless)} is for the reads of a layout; leave out it or --uniform")
+    if given("batch") and not values["decode"]:
+        raise click.UsageError("--batch is for steps; add --decode, or leave it out")
+
+
+@contextlib.contextmanager
+def stopped_by_ctrl_c() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets: handled rather than raised, so that what was measured is always printed whole.
+
+    Pressed again seconds later, as when nobody reads what is printed, it is raised after all.
+    """
+    stop = threading.Event()
+    pressed = 0.0
+
+    def handle(*_: object) -> None:
+        nonlocal pressed
+        pressed = pressed or time.monotonic()
+        stop.set()
+        if time.monotonic() - pressed > PATIENCE_SECONDS:
+            raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGINT, handle)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def inspect(values: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -208,8 +260,8 @@ def inspect(values: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         if header is not None and values["offset"] is None:
             base = header.data_byte
             values["size"] = min(values["size"] or 2**62, header.page_count * header.page_bytes)
-        if values["verify"] and header is None:
-            raise click.UsageError(f"{path} is not a table file, so its pages cannot be checked; leave out --verify")
+        if values["verify"]:
+            _refuse_uncheckable(values, header)
         end = base + values["size"] if values["size"] else 2**62
         hole = None if values["allow_holes"] else doctor.holes_in(path, base, end)
         if hole is not None:
@@ -235,6 +287,21 @@ def inspect(values: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     }
 
 
+def _refuse_uncheckable(values: dict[str, Any], header: TableHeader | None) -> None:
+    """--verify compares a page with its own number and checksum, so both must be in it, and counted from its start."""
+    if header is None:
+        why = "is not a table file, so its pages cannot be checked"
+    elif not header.sealed:
+        why = "holds rows that fill its pages, and the checks of these lie apart from them"
+    elif values["offset"] is not None:
+        why = "numbers its pages from its own first one, not from an --offset"
+    elif values["page_bytes"] != header.page_bytes:
+        why = f"has pages of {header.page_bytes:,} bytes, not --page-size {values['page_bytes']}"
+    else:
+        return
+    raise click.UsageError(f"{values['target']} {why}; leave out --verify")
+
+
 def make_jobs(values: dict[str, Any], shape: Any, layouts: list[Layout], base: int) -> list[DeviceJob]:
     """The runs, in the order they are made: rounds outermost, so that a drifting device spreads over all of them."""
     from pagegram_io.device import DeviceJob, span_pages
@@ -258,10 +325,17 @@ def make_jobs(values: dict[str, Any], shape: Any, layouts: list[Layout], base: i
         max_errors=values["max_errors"],
         seed=shape.seed,
         wrap=values["wrap"],
+        percentiles=values["percentiles"],
     )
-    if any(not 1 <= depth <= 32768 for depth in values["depths"]):
-        raise click.UsageError(f"--depth {max(values['depths'])}: reads in flight are 1 to 32768")
-    pages = span_pages(first)
+    wrong = next((depth for depth in values["depths"] if not 1 <= depth <= 32768), None)
+    if wrong is not None:
+        raise click.UsageError(f"--depth {wrong}: reads in flight are 1 to 32768")
+    try:
+        pages = span_pages(first)
+    except PermissionError as error:
+        if error.errno != errno.EPERM or values["engine"] != "io_uring":
+            raise
+        raise OSError(errno.ENOTSUP, error.strerror, error.filename) from None  # asked for by name and not to be had
     kinds = [] if values["uniform"] is False and given("layouts") else [first]
     for layout in layouts:
         if layout.page_count > pages and not values["wrap"]:
@@ -279,34 +353,32 @@ def make_jobs(values: dict[str, Any], shape: Any, layouts: list[Layout], base: i
 
 
 def measure(
-    values: dict[str, Any], jobs: list[DeviceJob], stream: Stream | None, environment: dict[str, Any]
-) -> tuple[list[dict[str, Any]], bool]:
-    """Run the jobs; Ctrl-C ends the one that runs, whose partial record is kept. Returns (records, interrupted)."""
+    values: dict[str, Any],
+    jobs: list[DeviceJob],
+    stream: Stream | None,
+    environment: dict[str, Any],
+    stop: threading.Event,
+) -> list[dict[str, Any]]:
+    """Run the jobs; ``stop`` ends the one that runs, whose partial record is kept, and those after it."""
     from pagegram_io.device import ZERO_SHARE_MAX, probe_zeros, run
     from pagegram_io.progress import progress
 
-    stop = threading.Event()
+    zeros = probe_zeros(jobs[0])
+    if zeros > ZERO_SHARE_MAX and not values["allow_zeros"] and not values["allow_holes"]:
+        raise click.ClickException(
+            f"{values['target']}: {100 * zeros:.0f} % of its pages are all zeros; blocks that were never written "
+            "answer without touching flash. Fill it first, or insist with --allow-zeros"
+        )
+    each = 1.0 if values["reads"] else values["runtime"] + values["ramp"]
     records: list[dict[str, Any]] = []
-    # Handled here rather than raised: a record that was measured is always printed whole.
-    previous = signal.signal(signal.SIGINT, lambda *_: stop.set())
-    try:
-        zeros = probe_zeros(jobs[0])
-        if zeros > ZERO_SHARE_MAX and not values["allow_zeros"] and not values["allow_holes"]:
-            raise click.ClickException(
-                f"{values['target']}: {100 * zeros:.0f} % of its pages are all zeros; blocks that were never written "
-                "answer without touching flash. Fill it first, or insist with --allow-zeros"
-            )
-        each = 1.0 if values["reads"] else values["runtime"] + values["ramp"]
-        with progress("measuring", max(1, round(len(jobs) * each))) as advance:
-            for job in jobs:
-                if stop.is_set():
-                    break
-                record = run(job, stream=stream, stop=stop, tick=advance, zero_share=zeros, environment=environment)
-                if record is not None:
-                    records.append(record)
-    finally:
-        signal.signal(signal.SIGINT, previous)
-    return records, stop.is_set()
+    with progress("measuring", max(1, round(len(jobs) * each))) as advance:
+        for job in jobs:
+            if stop.is_set():
+                break
+            record = run(job, stream=stream, stop=stop, tick=advance, zero_share=zeros, environment=environment)
+            if record is not None:
+                records.append(record)
+    return records
 
 
 def _write(values: dict[str, Any], records: list[dict[str, Any]]) -> None:

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import click
+
 from pagegram_io.commands.options import plain_table, wide_console
+from pagegram_io.device import latency_key
 from pagegram_io.layout import label_of
 from pagegram_io.sizes import format_bytes, format_count
 
-PERCENTILE_KEYS = {50.0: "p50", 90.0: "p90", 99.0: "p99", 99.9: "p999"}
 
-
-def _microseconds(value_ns: int) -> str:
+def microseconds(value_ns: float) -> str:
     return f"{value_ns / 1000:,.1f}"
+
+
+def describe_target(record: Mapping[str, Any]) -> str:
+    """What was read, by which engine, and whether past the page cache."""
+    how = "O_DIRECT" if record["direct"] else "page cache, not the device"
+    model = f" ({record['device_model']})" if record["device_model"] else ""
+    return (
+        f"{click.format_filename(record['target'])}: {record['target_kind']}{model}; engine {record['engine']}; {how}"
+    )
 
 
 def print_table(records: Sequence[dict[str, Any]], percentiles: Sequence[float]) -> None:
     """Records as a table on stdout: what ran on what, then a line a run."""
     first = records[0]
     console = wide_console()
-    how = "O_DIRECT" if first["direct"] else "page cache, not the device"
-    model = f" ({first['device_model']})" if first.get("device_model") else ""
-    console.print(
-        f"{first['target']}: {first['target_kind']}{model}; engine {first['engine']} ({first['engine_reason']}); {how}"
-    )
+    console.print(f"{describe_target(first)} ({first['engine_reason']})")
     decode = first["mode"] == "decode"
-    shown = [p for p in percentiles if p in PERCENTILE_KEYS]
     names = [
         "layout",
         "table",
@@ -36,7 +41,7 @@ def print_table(records: Sequence[dict[str, Any]], percentiles: Sequence[float])
         "MB/s",
         "lookups/s",
         "mean us",
-        *(f"p{p:g} us" for p in shown),
+        *(f"p{p:g} us" for p in percentiles),
     ]
     names += [
         *(["steps/s", "step p50 us", "step p99 us"] if decode else []),
@@ -56,11 +61,11 @@ def print_table(records: Sequence[dict[str, Any]], percentiles: Sequence[float])
             f"{r['iops']:,.0f}",
             f"{r['bytes_per_second'] / 1e6:,.1f}",
             "-" if r["lookups_per_second"] is None else f"{r['lookups_per_second']:,.0f}",
-            _microseconds(r["latency_mean_ns"]),
-            *(_microseconds(r[f"latency_{PERCENTILE_KEYS[p]}_ns"]) for p in shown),
+            microseconds(r["latency_mean_ns"]),
+            *(microseconds(r[latency_key(p)]) for p in percentiles),
         ]
         if decode:
-            cells += [f"{r['steps_per_second']:,.0f}", _microseconds(r["step_p50_ns"]), _microseconds(r["step_p99_ns"])]
+            cells += [f"{r['steps_per_second']:,.0f}", microseconds(r["step_p50_ns"]), microseconds(r["step_p99_ns"])]
         cells += [f"{r['depth_sustained']:.1f}", f"{r['cpu_ns_per_read']:,}", r["limited_by"], f"{failed:,}"]
         table.add_row(*cells)
     console.print(table)

@@ -311,8 +311,7 @@ def refuse_outputs(*paths: str | None, force: bool) -> None:
             raise click.UsageError("an output has an empty name; is a shell variable unset?")
         refuse_existing(path, force)
         folder = os.path.dirname(os.path.realpath(path))
-        if not os.path.isdir(folder):
-            raise FileNotFoundError(2, "No such file or directory", folder)
+        os.stat(folder)  # its own error says whether it is not there or not to be looked into
         if not os.access(folder, os.W_OK):
             raise PermissionError(13, "Permission denied", folder)
 
