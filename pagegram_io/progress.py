@@ -18,8 +18,8 @@ def progress(description: str, total: int) -> Iterator[Callable[[float], None]]:
 
 
 @contextlib.contextmanager
-def noted_progress(description: str, total: int, *, done: int = 0) -> Iterator[Callable[..., None]]:
-    """As ``progress``, for work already done in part; the function takes a note, too: advance(1, "loss 4.2")."""
+def noted_progress(description: str, total: int) -> Iterator[Callable[..., None]]:
+    """As ``progress``; the function takes a note to show as well: advance(1, "loss 4.2")."""
     if not sys.stderr.isatty():
         yield lambda steps, note="": None
         return
@@ -35,7 +35,7 @@ def noted_progress(description: str, total: int, *, done: int = 0) -> Iterator[C
         console=Console(stderr=True),
         transient=True,
     )
-    task = bar.add_task(description, total=total, completed=done, note="")
+    task = bar.add_task(description, total=total, note="")
     started, shown = time.monotonic(), False
 
     def advance(steps: float, note: str = "") -> None:

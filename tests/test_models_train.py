@@ -34,6 +34,8 @@ from pagegram_io.models.transformer import Decoder, parameter_count, token_losse
 from pagegram_io.models.windows import window_stream
 from pagegram_io.tokens import Stream
 
+torch.set_num_threads(1)  # what is this small only waits for other threads
+
 TINY = Preset(
     "tiny",
     dim=16,
@@ -77,11 +79,6 @@ def trainer_of(**options: Any) -> Trainer:
 
 
 run_tiny = functools.partial(run, stream=STREAM, validation=VALIDATION)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 # ---- the model -----------------------------------------------------------------------------------

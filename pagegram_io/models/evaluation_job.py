@@ -18,9 +18,8 @@ from pagegram_io.models.evaluate import Evaluation, RamRows, RowSource, evaluate
 from pagegram_io.models.row_sources import FlashRows, PackedRows, layout_of_table
 from pagegram_io.models.trainer import device_of
 from pagegram_io.records import EvalRecord, provenance, to_dict
+from pagegram_io.table import Table
 from pagegram_io.tokens import Stream
-
-NO_TABLE, FP32, NF4, FLASH = "none", "fp32 in RAM", "nf4 in RAM", "nf4 on flash"
 
 
 @dataclass(frozen=True)
@@ -78,30 +77,34 @@ def _check_table(job: EvalJob, loaded: Loaded) -> None:
         return
     if loaded.addressing is None:
         raise ValueError(f"{job.checkpoint} has no table, so there is nothing to read from {job.table_path}")
-    layout = layout_of_table(job.table_path)
-    if layout != loaded.addressing.layout:
+    layout, trained = layout_of_table(job.table_path), loaded.addressing.layout
+    if not isinstance(trained, Layout) or _hashing(layout) != _hashing(trained):
         theirs, ours = layout.label, loaded.config["memory"]
         raise ValueError(
             f"{job.table_path} has another layout ({theirs}) than {job.checkpoint} ({ours}); pack that one"
         )
 
 
+def _hashing(layout: Layout) -> object:
+    """What two tables of the same rows share, in whatever format these are stored."""
+    return layout.row_width, layout.row_count, layout.seed, [group.columns for group in layout.groups]
+
+
 @contextlib.contextmanager
 def _source(job: EvalJob, loaded: Loaded) -> Iterator[tuple[str, RowSource | None]]:
     """What to call the table's place, and its rows."""
     if loaded.addressing is None or loaded.rows is None:
-        yield NO_TABLE, None
+        yield "none", None
     elif job.table_path is None:
-        yield FP32, RamRows(loaded.addressing, loaded.rows)
+        yield "fp32 in RAM", RamRows(loaded.addressing, loaded.rows)
     elif job.in_ram:
-        yield NF4, PackedRows(job.table_path)
+        packed = PackedRows(job.table_path)
+        yield f"{packed.layout.row_format} in RAM", packed
     else:
-        from pagegram_io.table import Table
-
         with Table.open(
             job.table_path, cache_bytes=job.cache_bytes, depth=job.depth, engine=job.engine, buffered=job.buffered
         ) as table:
-            yield FLASH, FlashRows(table)
+            yield f"{table.layout.row_format} on flash", FlashRows(table)
 
 
 def _record(

@@ -98,6 +98,7 @@ class Hasher:
     def signs(self, hashes: Tensor) -> Tensor:
         """-1.0 or +1.0 for each element of each row, float32 [tokens, columns, width]."""
         mixed = mix(hashes[self._sign_order].movedim(0, -1)[..., None] ^ self._sign_salt)
-        bits = mixed.contiguous().view(torch.uint8)  # little-endian: byte b of a word holds bits 8b to 8b + 7
+        # Little-endian: byte b of a word holds bits 8b to 8b + 7.
+        bits = mixed.contiguous().view(torch.uint8)[..., : -(-self.width // 8)]
         bits = (bits[..., None] >> torch.arange(8, dtype=torch.uint8, device=bits.device)) & 1
         return 1.0 - 2.0 * bits.flatten(-2)[..., : self.width].float()

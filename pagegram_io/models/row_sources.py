@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +11,8 @@ from torch import Tensor
 from pagegram_io.errors import FormatError
 from pagegram_io.layout import Layout
 from pagegram_io.native import Place, Rows
+from pagegram_io.row_format import decode_rows
+from pagegram_io.table import Table
 from pagegram_io.table_file import read_header
 from pagegram_io.tokens import Stream
 
@@ -27,31 +28,27 @@ def layout_of_table(path: str | os.PathLike[str]) -> Layout:
 
 
 class PackedRows:
-    """A table file read whole into RAM; its NF4 rows are decoded as they are used."""
+    """A table file read whole into RAM; its rows are decoded as they are used."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         header, layout = read_header(path), layout_of_table(path)
-        if layout.row_format != "nf4":
-            raise ValueError(f"{os.fspath(path)}: rows of {layout.row_format}; rows of nf4 can be decoded")
         count = header.page_count * header.page_bytes
         self._pages = np.fromfile(path, np.uint8, count, offset=header.data_byte)
         self._rows, self._place, self.layout = Rows(layout), Place(layout), layout
 
     def vectors(self, stream: Stream, begin: int, end: int) -> Tensor:
-        from pagegram_io import nf4
-
         layout = self.layout
         offsets = self._place.bytes(self._rows.emit(stream, begin, end)).astype(np.int64)
         offsets -= self._place.first_page * layout.page_bytes
         rows = self._pages[offsets.reshape(-1, 1) + np.arange(layout.row_bytes)]
-        decoded = nf4.decode(rows, layout.row_width)
+        decoded = decode_rows(layout.row_format, rows, layout.row_width)
         return torch.from_numpy(decoded.reshape(end - begin, layout.column_count, layout.row_width))
 
 
 class FlashRows:
     """A table file read a page at a time through the runtime's page cache."""
 
-    def __init__(self, table: Any) -> None:
+    def __init__(self, table: Table) -> None:
         self.table = table
 
     def vectors(self, stream: Stream, begin: int, end: int) -> Tensor:

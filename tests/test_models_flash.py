@@ -1,0 +1,95 @@
+"""A trained model from checkpoint to flash: packed, in RAM and page by page, the same loss (C19, C28, C32)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_models_train import STREAM, TINY, VALIDATION, tiny_job
+
+from pagegram_io.cli import run as run_command
+from pagegram_io.job import Job, StreamSpec
+from pagegram_io.job import run as simulate
+from pagegram_io.models import checkpoint
+from pagegram_io.models.evaluation_job import EvalJob
+from pagegram_io.models.evaluation_job import run as run_evaluation
+from pagegram_io.models.row_sources import FlashRows, PackedRows
+from pagegram_io.models.train import run
+from pagegram_io.models.windows import held_out_begins, window_stream
+from pagegram_io.sizes import parse_cache
+from pagegram_io.table import Table
+
+MEMORIES = ("flat", "engram", "pagegram")
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a trained checkpoint of each memory, and the packed table of each in NF4 and FP32."""
+    folder = tmp_path_factory.mktemp("models")
+    preset = dataclasses.replace(TINY, table_params=200_000, steps=20, validation_windows=30)
+    for memory in MEMORIES:
+        out = str(folder / memory)
+        run(tiny_job(preset=preset, memory=memory, out=out), stream=STREAM, validation=VALIDATION)
+        for row_format in ("nf4", "fp32"):
+            table = str(folder / f"{memory}.{row_format}.safetensors")
+            assert run_command(["pack", out, "-o", table, "--row-format", row_format]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_flash_and_ram_give_the_same_loss_to_the_last_bit(memory: str, checkpoints: Path) -> None:
+    out, nf4, fp32 = (str(checkpoints / f"{memory}{end}") for end in ("", ".nf4.safetensors", ".fp32.safetensors"))
+
+    def record(**options: object) -> dict[str, object]:
+        return run_evaluation(dataclasses.replace(EvalJob(out), **options), validation=VALIDATION)[0]  # type: ignore[arg-type]
+
+    trained, in_ram = record(), record(table_path=nf4, in_ram=True)
+    assert in_ram["source"] == "nf4 in RAM" and in_ram["reads_per_token"] is None
+    assert 0 < abs(float(in_ram["loss"]) - float(trained["loss"])) < 0.05  # type: ignore[arg-type]
+    layout = checkpoint.load(out).addressing.layout  # type: ignore[union-attr]
+    stream = window_stream(VALIDATION, held_out_begins(len(VALIDATION), TINY.context, 30), TINY.context)
+    for pages in (4, 16, 1000):
+        on_flash = record(table_path=nf4, cache_bytes=4096 * pages, buffered=True)
+        assert on_flash["source"] == "nf4 on flash" and on_flash["loss"] == in_ram["loss"]
+        assert on_flash["loss_error"] == in_ram["loss_error"]
+        simulated = simulate(Job(StreamSpec(), layout, (parse_cache(str(4096 * pages)),)), stream=stream)
+        assert on_flash["reads_per_token"] == simulated[0].reads_per_token
+    for options in ({"in_ram": True}, {"cache_bytes": 65536, "buffered": True}):
+        assert record(table_path=fp32, **options)["loss"] == trained["loss"]
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_vectors_from_every_source_are_the_same(memory: str, checkpoints: Path) -> None:
+    loaded = checkpoint.load(str(checkpoints / memory))
+    assert loaded.addressing is not None and loaded.rows is not None
+    stream = window_stream(VALIDATION, np.array([3, 40, 40]), 16)
+    path = checkpoints / f"{memory}.fp32.safetensors"
+    with Table.open(path, cache_bytes=65536, buffered=True) as table:
+        for begin, end in ((0, 48), (16, 32), (32, 48)):
+            wanted = loaded.rows[loaded.addressing.rows(stream, begin, end)]
+            assert torch.equal(PackedRows(path).vectors(stream, begin, end), wanted)
+            assert torch.equal(FlashRows(table).vectors(stream, begin, end), wanted)
+
+
+def test_the_command_says_where_the_table_was(
+    checkpoints: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pagegram_io.tokens import write_stream
+
+    monkeypatch.chdir(tmp_path)
+    write_stream("test.u16", VALIDATION.ids)
+    out, table = str(checkpoints / "pagegram"), str(checkpoints / "pagegram.nf4.safetensors")
+    arguments = ["eval", out, "--table", table, "--validation", "test.u16", "--cache", "64KiB", "--buffered"]
+    capsys.readouterr()
+    assert run_command([*arguments, "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["cache_bytes"] == 65536 and record["engine"] in ("io_uring", "psync")
+    assert run_command(arguments) == 0
+    assert "nf4 on flash" in capsys.readouterr().out
+    other = str(checkpoints / "engram.nf4.safetensors")
+    assert run_command(["eval", out, "--table", other]) == 2
+    assert "another layout (engram)" in capsys.readouterr().err
