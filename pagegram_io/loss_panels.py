@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from pagegram_io.styles import FONT_PT, INK, CurveKey, Styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 NAMES_IN = 1.12  # left of the differences, for the names of the arms
@@ -51,8 +52,6 @@ def draw_loss_panel(
     caption: Sequence[str],
 ) -> None:
     """Loss against tokens: lines are means over seeds, bands their range."""
-    from matplotlib.ticker import FuncFormatter
-
     axes = new_axes(figure, top_in, body_in, label_width_in(figure, [curve.key for curve in curves], styles))
     for curve in curves:
         axes.plot(curve.tokens, curve.mean, marker="o", markersize=2.6, **styles.line(curve.key))
@@ -60,7 +59,8 @@ def draw_loss_panel(
     last = max(curve.tokens[-1] for curve in curves)
     axes.set_xlim(0, last * 1.01)
     axes.grid(True)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda tokens, _: format_count(int(tokens))))
+    _set_ticks(axes.xaxis, lambda tokens: format_count(int(tokens)))
+    _set_ticks(axes.yaxis, "{:g}".format)
     label_curves(axes, [(curve.key, curve.tokens[-1], curve.mean[-1]) for curve in curves], styles)
     axes.set_xlabel("tokens trained on")
     axes.set_ylabel("held-out loss (nats a token)")
@@ -85,6 +85,7 @@ def draw_gaps_panel(
     axes.set_ylim(len(gaps) - 0.5, -0.5)
     axes.axvline(0.0, color=INK, linewidth=0.8, zorder=0.9)
     axes.grid(True, axis="x")
+    _set_ticks(axes.xaxis, lambda value: minus(f"{value:g}"))
     axes.set_yticks(range(len(gaps)), [styles.name(gap.key) for gap in gaps])
     axes.tick_params(axis="y", length=0)
     for line, (gap, label) in enumerate(zip(gaps, axes.get_yticklabels(), strict=True)):
@@ -105,6 +106,16 @@ def draw_gaps_panel(
     frame_panel(figure, top_in, body_in, heading, caption)
 
 
+def _set_ticks(axis: Axis, name: Callable[[float], str]) -> None:
+    """Round values inside the limits alone, each with its name."""
+    from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
+
+    low, high = sorted(axis.get_view_interval())
+    ticks = [float(value) for value in MaxNLocator(8).tick_values(low, high) if low <= value <= high]
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_major_formatter(FixedFormatter([name(round(tick, 12)) for tick in ticks]))
+
+
 def _draw_gap(axes: Axes, gap: Gap, line: int, colour: str) -> None:
     if gap.half_width is not None:
         axes.plot([gap.mean - gap.half_width, gap.mean + gap.half_width], [line, line], color=colour, linewidth=1.4)
@@ -112,9 +123,13 @@ def _draw_gap(axes: Axes, gap: Gap, line: int, colour: str) -> None:
     axes.plot([gap.mean], [line], "|", markersize=11, markeredgewidth=1.8, color=colour)
 
 
+def minus(text: str) -> str:
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
 def number_of(gap: Gap) -> str:
     """A difference in writing, with a minus sign that is one."""
-    text = f"{gap.mean:+.4f}".replace("-", "\N{MINUS SIGN}")
+    text = minus(f"{gap.mean:+.4f}")
     return text if gap.half_width is None else f"{text} ± {gap.half_width:.4f}"
 
 

@@ -21,7 +21,7 @@ SHARED_FIELDS = (
     "preset", "dim", "layers", "vocabulary", "context", "batch_windows", "lr", "tokens", "stream_sha256",
     "validation_sha256", "validation_windows", "device",
 )  # fmt: skip
-SHARED_WHERE_STATED = ("gate", "bias_correction", "table_decay", "table_lr_ratio", "table_params", "heads", "orders")
+SHARED_WHERE_STATED = ("gate", "bias_correction", "table_decay", "table_lr_ratio", "table_params", "orders")
 ORDER = ("none", "flat", "engram", "pagegram")
 # Student's t at 97.5 % for 1, 2, ... degrees of freedom; from 30 on it is within 4 % of the normal's 1.96.
 T_975 = (

@@ -23,7 +23,8 @@ def train_record(memory: str, slots: int | None, seed: int, **changes: Any) -> T
     fields: dict[str, Any] = {
         "version": "0.1.0", "preset": "mini", "memory": memory, "slots": slots,
         "table_params": 4_000_000 if table else None, "table_params_actual": 4_000_000 if table else 0,
-        "row_width": 16 if table else None, "heads": 8 if table else None, "orders": "2,3" if table else None,
+        "row_width": {"none": None, "flat": 96}.get(memory, 16), "heads": {"none": None, "flat": 1}.get(memory, 8),
+        "orders": "2,3" if table else None,
         "dense_params": 725_664, "gate": "scalar" if table else None,
         "seed": seed, "hash_seed": seed if table else None,
         "bias_correction": "global" if table else None, "table_decay": 0.0 if table else None, "lr": 2e-3,

@@ -332,8 +332,11 @@ class Loaded:
     rows: Tensor | None
 
 
-def load(path: str, *, device: str = "cpu", own: Layout | OwnRows | None = None) -> Loaded:
-    """The model of a checkpoint. ``own`` is the layout of one's own that it was trained with, if so."""
+def load(path: str, *, device: str = "cpu", own: Layout | OwnRows | None = None, with_rows: bool = True) -> Loaded:
+    """The model of a checkpoint. ``own`` is the layout of one's own that it was trained with, if so.
+
+    with_rows: without, rows is None and the table's file need not be there: a packed table has them.
+    """
     config = read_config(path)
     preset = preset_in(config, path)
     layout = _layout_in(config, path, own)
@@ -344,7 +347,7 @@ def load(path: str, *, device: str = "cpu", own: Layout | OwnRows | None = None)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     model.load_state_dict(read_tensors(path, MODEL, shapes))
     rows = None
-    if layout is not None:
+    if layout is not None and with_rows:
         rows = read_tensors(path, TABLE, {"rows": (layout.row_count, layout.row_width)})["rows"].to(device)
     return Loaded(config, model.to(device), addressing, rows)
 

@@ -46,7 +46,7 @@ def run(
     """Do an evaluation; its one record. ``progress`` is told of windows done and of all; it may raise to stop."""
     if job.threads is not None:
         torch.set_num_threads(job.threads)
-    loaded = load(job.checkpoint, device=str(device_of(job.device)), own=job.own)
+    loaded = load(job.checkpoint, device=str(device_of(job.device)), own=job.own, with_rows=job.table_path is None)
     windows = loaded.model.preset.validation_windows if job.windows is None else job.windows
     _check_table(job, loaded)
     stream = validation if validation is not None else _stream(job, loaded)
@@ -93,9 +93,10 @@ def _hashing(layout: Layout) -> object:
 @contextlib.contextmanager
 def _source(job: EvalJob, loaded: Loaded) -> Iterator[tuple[str, RowSource | None]]:
     """What to call the table's place, and its rows."""
-    if loaded.addressing is None or loaded.rows is None:
+    if loaded.addressing is None:
         yield "none", None
     elif job.table_path is None:
+        assert loaded.rows is not None
         yield "fp32 in RAM", RamRows(loaded.addressing, loaded.rows)
     elif job.in_ram:
         packed = PackedRows(job.table_path)
