@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pagegram_io.layout import Column, Group, Layout, Region, Shape, engram, flat, pagegram
     from pagegram_io.records import records_to_frame
     from pagegram_io.simulation import curve, simulate
+    from pagegram_io.table import Table
     from pagegram_io.tokens import Stream, read_stream
 
 _HOMES = {
@@ -23,6 +24,7 @@ _HOMES = {
     "layout": ("Column", "Group", "Layout", "Region", "Shape", "engram", "flat", "pagegram"),
     "records": ("records_to_frame",),
     "simulation": ("curve", "simulate"),
+    "table": ("Table",),
     "tokens": ("Stream", "read_stream"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -37,6 +39,7 @@ __all__ = [
     "Shape",
     "Stream",
     "StreamSpec",
+    "Table",
     "curve",
     "engram",
     "flat",

@@ -43,6 +43,7 @@ class Table:
         self._file: TableFile | None = file
         self._rows = native.Rows(layout)  # read-only in C, so threads may share it
         self._clients = threading.local()  # one a thread, gone with it
+        self._columns = layout.column_count
         self._step = max(1, BATCH_ACCESSES // len(layout.group_of_page_column()))
         self._prefetches: dict[bytes, deque[Prefetch]] = {}  # by the rows they were made for, oldest first
         self._lock = threading.Lock()
@@ -232,7 +233,7 @@ class Table:
     def _rows_of(self, tokens: Stream | np.ndarray, document_starts: np.ndarray | None) -> np.ndarray:
         if not isinstance(tokens, Stream):
             if np.size(tokens) == 0:
-                return np.empty((0, self.layout.column_count), np.uint64)
+                return np.empty((0, self._columns), np.uint64)
             tokens = _stream(tokens, document_starts, self._vocabulary)
         elif document_starts is not None:
             raise ValueError("a Stream says itself where its documents start; give no document_starts")
@@ -240,8 +241,8 @@ class Table:
 
     def _checked_rows(self, rows: np.ndarray) -> np.ndarray:
         wanted = native.uint64_array(rows)
-        if wanted.ndim != 2 or wanted.shape[1] != self.layout.column_count:
-            raise ValueError(f"rows are [tokens, {self.layout.column_count}] for this table, not {list(wanted.shape)}")
+        if wanted.ndim != 2 or wanted.shape[1] != self._columns:
+            raise ValueError(f"rows are [tokens, {self._columns}] for this table, not {list(wanted.shape)}")
         return wanted
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import reference_table
 from conftest import ISAS, make_stream, small_layouts
+from harness.mounts import faulty_file
 from harness.targets import filesystem_of, open_descriptors, takes_direct, thread_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ from pagegram_io import native
 from pagegram_io.errors import FormatError
 from pagegram_io.layout import Layout, Shape, engram, flat, pagegram
 from pagegram_io.native_reader import crc32c, seal_pages
+from pagegram_io.native_table import Client, TableFile
 from pagegram_io.pack import write_trained_file
 from pagegram_io.records import to_dict
 from pagegram_io.row_format import decode_rows, encode_rows
@@ -208,11 +210,21 @@ def test_long_streams_are_read_as_simulated_with_any_cache(tables: list[Packed],
     for table in tables:
         pages = max(table.page_columns, int(table.layout.page_count * share))
         rows = table.rows(20_000, below=5000)
-        with table.open(pages) as opened:
+        with table.open(pages, buffered=True) as opened:  # the device path has its own tests; this one is long
             opened.lookup_rows(rows[:1])
             opened.bytes_of_rows(rows[1:12_345])
             assert np.array_equal(opened.lookup_rows(rows[12_345:]), table.values[rows[12_345:]])
             assert opened.stats().reads == simulated(table, rows, pages), table.layout.label
+
+
+def test_the_cache_renumbers_as_the_simulator_does(sealed: Packed) -> None:
+    """1.6 million accesses use up the 4 * 60 + 2^20 positions of a cache that names its victims."""
+    rows = sealed.rows(800_000, below=200)
+    with sealed.open(60, buffered=True) as table:
+        stored = table.bytes_of_rows(rows)
+        assert table.stats().accesses == 1_600_000
+        assert table.stats().reads == simulated(sealed, rows, 60)
+    assert np.array_equal(decode_rows("nf4", stored[-500:].reshape(-1, 10), 16), sealed.values[rows[-500:].ravel()])
 
 
 # ---- prefetch ----
@@ -429,6 +441,43 @@ def test_a_file_that_is_replaced_stays_the_one_that_was_opened(
         assert pattern.rows(np.arange(5)).shape == (5, 8, 10)
         with pytest.raises(ValueError, match="a pattern made to be measured, no trained rows"):
             pattern.lookup(np.arange(5))
+
+
+@pytest.mark.fuse
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_device_that_fails_is_named_and_one_that_dawdles_is_asked_once(
+    sealed: Packed, tmp_path: Path, engine: str
+) -> None:
+    layout = sealed.layout
+    rows = sealed.rows(3000)
+    pages = layout.pages(rows)
+    bad, slow = (int(page) for page in np.unique(pages[:, 0])[:2])
+    faults = {bad: {"fail": "EIO"}, slow: {"delay_s": 0.5}}
+    good = rows[(pages[:, 0] == slow)][:1]
+    with faulty_file(tmp_path, faults, pages=layout.page_count) as mount:  # sealed pages without a header
+        descriptor = os.open(mount.file, os.O_RDONLY)
+        file = TableFile(
+            str(mount.file), descriptor, layout, data_byte=0, page_checks=None, cache_bytes=1 << 20, depth=8,
+            engine=engine, flags=(), isa="auto",
+        )  # fmt: skip
+        os.close(descriptor)
+        out = np.empty((4, 1, 8, 10), np.uint8)
+        with Client(file) as client, pytest.raises(OSError, match=f"page {bad} cannot be read: Input/output") as caught:
+            client.lookup(rows[pages[:, 0] == bad][:1], out[0])
+        assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(mount.file))
+
+        def look(into: np.ndarray) -> None:
+            with Client(file) as own:
+                own.lookup(good, into)
+
+        threads = [threading.Thread(target=look, args=(part,)) for part in out]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert mount.counts()[slow] == 1 and (out == out[0]).all()
+        assert (file.stats().errors_eio, file.stats().errors) == (1, 1)
+        file.close()
 
 
 # ---- refusals (C18) ----
