@@ -59,6 +59,16 @@ def test_rows_in_torch_are_those_of_c_on_a_million_tokens(shipped: Callable[[int
             assert np.array_equal(rows, layout.rows(stream, begin, begin + step))
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_rows_and_signs_on_a_gpu_are_those_of_the_cpu(shipped: Callable[[int | None], Stream]) -> None:
+    stream = shipped(200_000)
+    for layout in (flat(200_000_000), engram(200_000_000), pagegram(200_000_000, 4)):
+        here, there = Addressing(layout), Addressing(layout, "cuda")
+        assert torch.equal(there.rows(stream).cpu(), here.rows(stream))
+        assert torch.equal(there.signs(stream, 0, 20_000).cpu(), here.signs(stream, 0, 20_000))
+
+
 def two_orders_in_one_bucket() -> Layout:
     """A layout of one's own as data: the bucket by the bigram, the slot by the trigram."""
     columns = tuple(
