@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pagegram_io.layout import Column, Group, Layout, Region, Shape, engram, flat, pagegram
 from pagegram_io.models.addressing import Addressing, OwnRows, layout_of
 from pagegram_io.models.hashing import Hasher, mix, signed
-from pagegram_io.models.presets import MINI, PRESETS
+from pagegram_io.models.presets import BASE, LARGE, MINI
 from pagegram_io.models.rowrms import RowRms
 from pagegram_io.models.schedule import Schedule
 from pagegram_io.models.windows import batch_begins, held_out_begins, window_stream
@@ -57,6 +57,16 @@ def test_rows_in_torch_are_those_of_c_on_a_million_tokens(shipped: Callable[[int
         for begin in range(0, tokens, step):
             rows = torch_rows(layout, stream, begin, begin + step)
             assert np.array_equal(rows, layout.rows(stream, begin, begin + step))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_rows_and_signs_on_a_gpu_are_those_of_the_cpu(shipped: Callable[[int | None], Stream]) -> None:
+    stream = shipped(200_000)
+    for layout in (flat(200_000_000), engram(200_000_000), pagegram(200_000_000, 4)):
+        here, there = Addressing(layout), Addressing(layout, "cuda")
+        assert torch.equal(there.rows(stream).cpu(), here.rows(stream))
+        assert torch.equal(there.signs(stream, 0, 20_000).cpu(), here.signs(stream, 0, 20_000))
 
 
 def two_orders_in_one_bucket() -> Layout:
@@ -237,7 +247,7 @@ def test_schedule_values() -> None:
     """C26, with the table's rate 70 times the dense one: both are multiples of the same factor."""
     schedule = Schedule(457)
     assert [schedule.factor(step) for step in (0, 23, 366, 456)] == [1 / 23, 1.0, 1.0, 1 / 91]
-    assert all(preset.table_lr_ratio == 70 for preset in PRESETS.values())
+    assert BASE.table_lr_ratio == LARGE.table_lr_ratio == 70
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4, 5, 19, 20, 21, 100, 457, 915, 1000])

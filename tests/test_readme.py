@@ -84,10 +84,12 @@ def test_readme_device_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=lambda value: value if value.endswith(".md") else "",
 )
 def test_python_blocks(name: str, block: str, tmp_path: Path) -> None:
-    """C15 for the layout of one's own: through pages, simulator and the figure."""
+    """C15 for the layout of one's own: through pages, simulator and the figure; and through training."""
     done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    if name == "docs/own_layout.md":
+    if "TrainJob" in block:
+        assert done.stdout.startswith("one page ") and 5 < float(done.stdout.split()[-1]) < 8
+    elif name == "docs/own_layout.md":
         assert len([line for line in block.splitlines() if line.strip()]) <= 25
         assert 0.2 < float(done.stdout) < 0.6
         assert (tmp_path / "own_layout.png").stat().st_size > 20_000

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pagegram_io import native
-from pagegram_io.layout import Column, Layout
+from pagegram_io.layout import Layout
 from pagegram_io.tokens import Stream
 
 
@@ -48,9 +48,13 @@ def ngram_hashes(ids: Tensor, starts: Tensor, order_max: int) -> list[Tensor]:
     return hashes
 
 
-def sign_order(column: Column) -> int:
-    """The longest n-gram that a column hashes: what its signs follow."""
-    return max(column.bucket_order, column.slot_order if column.slot_count > 1 else 0)
+def _orders(layout: Layout) -> list[tuple[int, int, int]]:
+    """The n-gram orders of each column's bucket, slot and signs: signs follow the longest that the column hashes."""
+    orders = []
+    for column in (column for group in layout.groups for column in group.columns):
+        bucket, slot = column.bucket_order, column.slot_order
+        orders.append((bucket, slot, max(bucket, slot) if column.slot_count > 1 else bucket))
+    return orders
 
 
 class Hasher:
@@ -58,16 +62,17 @@ class Hasher:
 
     def __init__(self, layout: Layout, device: torch.device | str = "cpu") -> None:
         columns = [column for group in layout.groups for column in group.columns]
+        orders = _orders(layout)
         self.width = layout.row_width
         self.device = torch.device(device)
-        self.order_max = max(max(c.bucket_order, c.slot_order) for c in columns)
+        self.order_max = max(max(of_column) for of_column in orders)
 
         def tensor(values: list[int]) -> Tensor:
             return torch.tensor([signed(value) for value in values], dtype=torch.int64, device=device)
 
-        self._bucket_order = tensor([c.bucket_order - 1 for c in columns])
-        self._slot_order = tensor([c.slot_order - 1 for c in columns])
-        self._sign_order = tensor([sign_order(c) - 1 for c in columns])
+        self._bucket_order = tensor([bucket - 1 for bucket, _, _ in orders])
+        self._slot_order = tensor([slot - 1 for _, slot, _ in orders])
+        self._sign_order = tensor([sign - 1 for _, _, sign in orders])
         self._bucket_salt = tensor([c.bucket_salt for c in columns])
         self._slot_salt = tensor([c.slot_salt for c in columns])
         self._modulus = tensor([c.modulus for c in columns])
@@ -75,7 +80,8 @@ class Hasher:
         self._row_stride = tensor([c.row_stride for c in columns])
         self._slot_count = tensor([c.slot_count for c in columns])
         words = range(-(-self.width // 64))
-        salts = [native.salt(layout.seed, "sign", sign_order(c), 64 * c.head + j) for c in columns for j in words]
+        signs = zip(columns, (sign for _, _, sign in orders), strict=True)
+        salts = [native.salt(layout.seed, "sign", order, 64 * c.head + j) for c, order in signs for j in words]
         self._sign_salt = tensor(salts).view(len(columns), len(words))
 
     def hashes(self, stream: Stream, begin: int, end: int) -> Tensor:
