@@ -110,15 +110,24 @@ int64_t pgio_history_rows(const pgio_history *history, const pgio_rows *rows, ui
 
 /* ---- place.c: rows -> bytes and pages ------------------------------------------------------ */
 
+/* Units from first_unit up to the next segment's follow one another from base_byte: a shard of a table. */
+typedef struct pgio_segment {
+    uint64_t first_unit;
+    uint64_t base_byte;
+} pgio_segment;
+
 /* Units of one group, laid out in a file. units_per_page > 0: each page holds that many whole units
  * (a unit longer than a page starts on a page and takes as many as it needs). units_per_page = 0:
- * units follow one another from base_byte and may straddle pages. */
+ * units follow one another from base_byte and may straddle pages; with segments (copied; the first at
+ * unit 0, ascending) they do so in each of them, and base_byte is not used. */
 typedef struct pgio_region {
     uint64_t base_byte;
     uint64_t unit_count;
     uint64_t unit_bytes;
     uint64_t row_bytes;
     uint32_t units_per_page;
+    uint32_t segment_count; /* 0: one range */
+    const pgio_segment *segments;
 } pgio_region;
 
 /* Columns that read one unit together: their rows all lie in one unit of unit_rows rows. */

@@ -7,6 +7,7 @@ parameters; a layout of one's own is built from the same parts.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -45,17 +46,38 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Segment:
+    """Units from first_unit up to the next segment's, one after the other from base_byte: a shard of a table."""
+
+    first_unit: int
+    base_byte: int
+
+
+@dataclass(frozen=True)
 class Region:
-    """Units of one group in the file; units_per_page 0 means packed: they follow one another and may straddle."""
+    """Units of one group in the file; units_per_page 0 means packed: they follow one another and may straddle.
+
+    Packed units may lie in segments (the first at unit 0, ascending); base_byte is then that of the lowest.
+    """
 
     base_byte: int
     unit_count: int
     unit_bytes: int
     row_bytes: int
     units_per_page: int
+    segments: tuple[Segment, ...] = ()
+
+    def runs(self) -> list[tuple[int, int]]:
+        """(base byte, units) of each range in which packed units follow one another."""
+        if not self.segments:
+            return [(self.base_byte, self.unit_count)]
+        ends = [segment.first_unit for segment in self.segments[1:]] + [self.unit_count]
+        return [(s.base_byte, end - s.first_unit) for s, end in zip(self.segments, ends, strict=True)]
 
     def end_byte(self, page_bytes: int) -> int:
         """The byte after the region; an aligned region ends with its last page."""
+        if self.segments:
+            return max(base + units * self.unit_bytes for base, units in self.runs())
         if self.units_per_page == 0:
             return self.base_byte + self.unit_count * self.unit_bytes
         unit_pages = -(-self.unit_bytes // page_bytes)
@@ -173,6 +195,9 @@ class Layout:
 
 def unit_byte(region: Region, unit: int, page_bytes: int) -> int:
     """File offset in bytes of a unit."""
+    if region.segments:
+        segment = region.segments[bisect.bisect_right(region.segments, unit, key=lambda s: s.first_unit) - 1]
+        return segment.base_byte + (unit - segment.first_unit) * region.unit_bytes
     if region.units_per_page == 0:
         return region.base_byte + unit * region.unit_bytes
     if region.unit_bytes > page_bytes:

@@ -187,7 +187,8 @@ def _columns(layout: Layout) -> Any:
     )
 
 
-def _groups(layout: Layout) -> tuple[Any, Any]:
+def _groups(layout: Layout) -> tuple[Any, Any, Any]:
+    """Groups and regions for C, and what must live until C has copied them."""
     groups = [
         {
             "row_base": g.row_base,
@@ -197,6 +198,10 @@ def _groups(layout: Layout) -> tuple[Any, Any]:
         }
         for g in layout.groups
     ]
+    segments = [
+        _structs("pgio_segment[]", [{"first_unit": s.first_unit, "base_byte": s.base_byte} for s in r.segments])
+        for r in layout.regions
+    ]
     regions = [
         {
             "base_byte": r.base_byte,
@@ -204,11 +209,12 @@ def _groups(layout: Layout) -> tuple[Any, Any]:
             "unit_bytes": r.unit_bytes,
             "row_bytes": r.row_bytes,
             "units_per_page": r.units_per_page,
+            "segment_count": len(r.segments),
+            "segments": of_region if r.segments else ffi.NULL,
         }
-        for g in layout.groups
-        for r in g.regions
+        for r, of_region in zip(layout.regions, segments, strict=True)
     ]
-    return _structs("pgio_group[]", groups), _structs("pgio_region[]", regions)
+    return _structs("pgio_group[]", groups), _structs("pgio_region[]", regions), segments
 
 
 class Rows(Handle):
@@ -280,7 +286,7 @@ class Place(Handle):
 
     def __init__(self, layout: Layout, *, isa: str = "auto") -> None:
         super().__init__()
-        groups, regions = _groups(layout)
+        groups, regions, _segments = _groups(layout)
         self._make(
             "pgio_place", lib.pgio_place_new, groups, len(groups), regions, len(regions), layout.page_bytes, _isa(isa)
         )
@@ -328,7 +334,7 @@ class Source(Handle):
         super().__init__()
         self._tokens = _Tokens(stream)
         columns = _columns(layout)
-        groups, regions = _groups(layout)
+        groups, regions, _segments = _groups(layout)
         self._make(
             "pgio_source",
             lib.pgio_source_new,
