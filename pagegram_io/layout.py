@@ -30,19 +30,60 @@ def label_of(name: str, slots: int | None) -> str:
     return name if slots is None else f"{name} S={slots}"
 
 
+class ClassMap:
+    """The class of each token id, uint32 [vocabulary], read-only; native.NO_TEXT for an id without text."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        if values.ndim != 1 or not values.size or values.dtype != np.uint32:
+            raise ValueError(f"classes are uint32 [vocabulary], not {values.dtype} {list(values.shape)}")
+        self.values = np.ascontiguousarray(values)
+        self.values.flags.writeable = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClassMap) and np.array_equal(self.values, other.values)
+
+    def __hash__(self) -> int:
+        return hash((self.values.size, self.values[-1].item()))
+
+
+@dataclass(frozen=True)
+class Hash:
+    """What an n-gram sees of its history, and how that becomes a number (pgio_hash in csrc/pgio.h).
+
+    A look-back before the document's start, to a token without text, or beyond one, is missing and counts as `fill`;
+    so does one to `end_id` or beyond it. `whole`: an n-gram that misses a token takes the row after the modulus.
+    """
+
+    order: int
+    scheme: str = "pg1"
+    multipliers: tuple[int, ...] = ()  # of mulxor, by look-back; poly has them in its columns
+    fill: int = 0
+    end_id: int | None = None
+    vocabulary: int = 2**32
+    classes: ClassMap | None = None
+    whole: bool = False
+
+
+PG1_HASHES = tuple(Hash(order) for order in range(1, native.MAX_ORDER + 1))
+
+
 @dataclass(frozen=True)
 class Column:
-    """One row of each token: row_base + bucket * row_stride + slot (layouts.md section 2)."""
+    """One row of each token: row_base + bucket * row_stride + slot (layouts.md section 2).
 
-    bucket_order: int
+    `bucket_hash` and `slot_hash` are places in the layout's hashes: in PG1_HASHES, one less than the order.
+    """
+
+    bucket_hash: int
     bucket_salt: int
     modulus: int
     row_base: int
     row_stride: int = 1
-    slot_order: int = 1
+    slot_hash: int = 0
     slot_salt: int = 0
     slot_count: int = 1
     head: int = 0
+    multipliers: tuple[int, ...] = ()  # of poly, by look-back
 
 
 @dataclass(frozen=True)
@@ -93,6 +134,7 @@ class Group:
     row_base: int
     unit_rows: int
     order: int
+    layer: int | None = None  # of the model, where a table belongs to one of several
 
     @property
     def row_count(self) -> int:
@@ -101,7 +143,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Layout:
-    """A table's complete addressing. Sizes in bytes; table_params is what was asked for."""
+    """A table's complete addressing. Sizes in bytes; table_params is what was asked for.
+
+    Of a deployed table: `model` names it, `scales` says whether a row's scales are in RAM ("resident") or read from
+    a region of their own ("read"), `assumed` what its placement takes for granted.
+    """
 
     name: str
     groups: tuple[Group, ...]
@@ -116,6 +162,10 @@ class Layout:
     slots: int | None = None
     seed: int = 0
     page_bytes: int = PAGE_BYTES
+    hashes: tuple[Hash, ...] = PG1_HASHES
+    model: str | None = None
+    scales: str | None = None
+    assumed: str | None = None
 
     @property
     def label(self) -> str:
@@ -187,6 +237,11 @@ class Layout:
         """The n-gram order behind each column of a page matrix, int64 [page columns]."""
         orders = np.array([group.order for group in self.groups])
         return orders[self._place.group_of_column()]
+
+    def layer_of_page_column(self) -> np.ndarray:
+        """The layer behind each column of a page matrix, int64 [page columns]; -1 where groups have none."""
+        layers = np.array([-1 if group.layer is None else group.layer for group in self.groups])
+        return layers[self._place.group_of_column()]
 
     def group_of_page_column(self) -> np.ndarray:
         """The group behind each column of a page matrix, uint32 [page columns]."""
@@ -357,7 +412,7 @@ def flat(params: int, shape: Shape | None = None) -> Layout:
         salt = native.salt(shape.seed, "row", n, 0)
 
         def columns(base: int, n: int = n, salt: int = salt) -> tuple[Column, ...]:
-            return (Column(n, salt, rows, base),)
+            return (Column(n - 1, salt, rows, base),)
 
         groups.append(placer.group(columns, units=rows, unit_rows=1, row_bytes=row_bytes, order=n))
     return _finish("flat", groups, params, shape, width=shape.dim, heads=1, slots=None)
@@ -375,7 +430,7 @@ def engram(params: int, shape: Shape | None = None) -> Layout:
             prime, salt = next(primes), native.salt(shape.seed, "row", n, k)
 
             def columns(base: int, n: int = n, k: int = k, salt: int = salt, prime: int = prime) -> tuple[Column, ...]:
-                return (Column(n, salt, prime, base, head=k),)
+                return (Column(n - 1, salt, prime, base, head=k),)
 
             groups.append(placer.group(columns, units=prime, unit_rows=1, row_bytes=row_bytes, order=n))
     return _finish("engram", groups, params, shape, width=shape.row_width, heads=shape.heads, slots=None)
@@ -396,12 +451,12 @@ def pagegram(params: int, slots: int, shape: Shape | None = None) -> Layout:
         def columns(base: int, n: int = n, bucket_salt: int = bucket_salt, prime: int = prime) -> tuple[Column, ...]:
             return tuple(
                 Column(
-                    bucket_order=n,
+                    bucket_hash=n - 1,
                     bucket_salt=bucket_salt,
                     modulus=prime,
                     row_base=base + k * slots,
                     row_stride=unit_rows,
-                    slot_order=n,
+                    slot_hash=n - 1,
                     slot_salt=native.salt(shape.seed, "row", n, k),
                     slot_count=slots,
                     head=k,
