@@ -142,11 +142,22 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Window:
+    """Pages of a layout that lie in a real file: page_begin .. page_begin + page_count, from a byte on a page there."""
+
+    page_begin: int
+    page_count: int
+    file: str
+    byte: int
+
+
+@dataclass(frozen=True)
 class Layout:
     """A table's complete addressing. Sizes in bytes; table_params is what was asked for.
 
     Of a deployed table: `model` names it, `scales` says whether a row's scales are in RAM ("resident") or read from
-    a region of their own ("read"), `assumed` what its placement takes for granted.
+    a region of their own ("read"), `assumed` what its placement takes for granted. With `windows` its bytes are those
+    of a virtual file: the pages of several real ones that hold rows, one after the other.
     """
 
     name: str
@@ -166,6 +177,7 @@ class Layout:
     model: str | None = None
     scales: str | None = None
     assumed: str | None = None
+    windows: tuple[Window, ...] = ()
 
     @property
     def label(self) -> str:
@@ -232,6 +244,12 @@ class Layout:
                 region = group.regions[0]
                 return unit_byte(region, unit, self.page_bytes) + within * region.row_bytes
         raise ValueError(f"row {row} is not in this table of {self.row_count} rows")
+
+    def place_in_file(self, byte: int) -> tuple[str, int]:
+        """The real file, and the byte in it, behind a byte of a layout with windows."""
+        at = bisect.bisect_right(self.windows, byte // self.page_bytes, key=lambda window: window.page_begin) - 1
+        window = self.windows[at]
+        return window.file, byte - window.page_begin * self.page_bytes + window.byte
 
     def order_of_page_column(self) -> np.ndarray:
         """The n-gram order behind each column of a page matrix, int64 [page columns]."""
@@ -488,22 +506,28 @@ def build(
     return layouts
 
 
-def _phases(region: Region, page_bytes: int) -> np.ndarray:
-    """Where units can start in their page, each equally likely; int64 [phases]."""
+def _phases(region: Region, page_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where units can start in their page, and how likely each is; int64, float64 [phases]."""
     if region.units_per_page:
-        return np.arange(region.units_per_page) * region.unit_bytes
+        starts = np.arange(region.units_per_page) * region.unit_bytes
+        return starts, np.full(len(starts), 1 / len(starts))
     step = math.gcd(region.unit_bytes, page_bytes)
-    return np.arange(region.base_byte % step, page_bytes, step)
+    units: dict[int, int] = {}  # inside one run each phase is as likely as the others, but for its last lap
+    for base, count in region.runs():
+        units[base % step] = units.get(base % step, 0) + count
+    starts = np.concatenate([np.arange(first, page_bytes, step) for first in units])
+    shares = [np.full(page_bytes // step, n * step / page_bytes / region.unit_count) for n in units.values()]
+    return starts, np.concatenate(shares)
 
 
 def straddle_probability(region: Region, page_bytes: int) -> float:
     """Share of reads that cross a page boundary: of units, or of rows where a unit is longer than a page."""
-    starts = _phases(region, page_bytes)
+    starts, shares = _phases(region, page_bytes)
     if region.unit_bytes <= page_bytes:
-        return float(np.mean(starts + region.unit_bytes > page_bytes))
+        return float(shares @ (starts + region.unit_bytes > page_bytes))
     rows = np.arange(region.unit_bytes // region.row_bytes) * region.row_bytes
     within = (starts[:, None] + rows[None, :]) % page_bytes
-    return float(np.mean(within + region.row_bytes > page_bytes))
+    return float(shares @ np.mean(within + region.row_bytes > page_bytes, axis=1))
 
 
 def expected_reads(layout: Layout) -> float:
@@ -520,8 +544,8 @@ def expected_reads(layout: Layout) -> float:
 
 def _expected_pages_by_row(group: Group, region: Region, page_bytes: int) -> float:
     """A page of the unit is touched unless every head's row misses it; heads choose independently."""
-    totals = []
-    for start in _phases(region, page_bytes):
+    total = 0.0
+    for start, share in zip(*_phases(region, page_bytes), strict=True):
         page_count = -(-(int(start) + region.unit_bytes) // page_bytes)
         untouched = np.ones(page_count)
         for column in group.columns:
@@ -530,5 +554,5 @@ def _expected_pages_by_row(group: Group, region: Region, page_bytes: int) -> flo
             first_page, last_page = first // page_bytes, (first + region.row_bytes - 1) // page_bytes
             pages = np.arange(page_count)[:, None]
             untouched *= 1 - np.mean((pages >= first_page) & (pages <= last_page), axis=1)
-        totals.append(float(np.sum(1 - untouched)))
-    return float(np.mean(totals))
+        total += float(share * np.sum(1 - untouched))
+    return total

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from pagegram_io.deployed import gguf_header, safetensors_header
+from pagegram_io.deployed import gguf_header
+from pagegram_io.deployed.family import TableTensor
 from pagegram_io.deployed.source_files import Checkpoint
-from pagegram_io.deployed.tensors import Tensor, refuse
+from pagegram_io.deployed.tensors import Tensor, refuse, regular_size
 from pagegram_io.errors import FormatError
 
-if TYPE_CHECKING:
-    from pagegram_io.deployed.family import TableTensor
-
 # Types that store one value after the other; all others pack values in bytes or blocks.
-PLAIN = ("F8_E4M3", "F8_E5M2", "BF16", "F16", "F32", "I8")
+PLAIN = {"F8_E4M3": "fp8", "F8_E5M2": "fp8-e5m2", "BF16": "bf16", "F16": "fp16", "F32": "fp32", "I8": "int8"}
+PREFIXES = r"(?:model\.|language_model\.)*"  # that writers put before a model's own names
 CONTAINERS = {"U8": 1, "I8": 1, "U32": 4, "I32": 4}
 
 
@@ -68,7 +68,8 @@ def find_table(checkpoint: Checkpoint, table: TableTensor) -> FoundTable:
 
 def _matches(checkpoint: Checkpoint, pattern: str) -> dict[str, list[str]]:
     """Names that match, a list a way of naming them; the shards of each in numeric order, with none left out."""
-    compiled, found = re.compile(pattern), {}
+    compiled = re.compile(f"{PREFIXES}(?:{pattern})")
+    found: dict[str, dict[int, str]] = {}
     for name in checkpoint.places:
         match = compiled.fullmatch(name)
         if not match:
@@ -100,18 +101,19 @@ def _values(tensor: Tensor) -> int:
 def _row_format(tensor: Tensor, width: int) -> str:
     """What a row of weights is stored as; FormatError where its shape cannot be rows of so many values."""
     shape, columns = list(tensor.shape), tensor.shape[1] if len(tensor.shape) == 2 else 0
-    if tensor.dtype in gguf_header.BLOCKS | dict.fromkeys(PLAIN) and columns == width:
-        return tensor.dtype.lower()
+    if (tensor.dtype in PLAIN or tensor.dtype in gguf_header.BLOCKS) and columns == width:
+        return PLAIN.get(tensor.dtype, tensor.dtype.lower())
     if tensor.dtype in CONTAINERS and columns * CONTAINERS[tensor.dtype] in packed_row_bytes(width):
-        return f"{columns * CONTAINERS[tensor.dtype]} B a row in {tensor.dtype.lower()}"
+        return packed_row_bytes(width)[columns * CONTAINERS[tensor.dtype]]
     text = f"{tensor.dtype} {shape} is no table of rows of {width} values in a format known here"
     raise refuse(tensor.file, tensor.name, text)
 
 
 def packed_row_bytes(width: int) -> dict[int, str]:
     """Bytes that a row of this width takes in the formats that are stored as plain bytes: name of one such format."""
-    known = {width: "8 bit", width // 2: "4 bit", width // 2 + 2: "nf4", width + width // 32: "fp8 with scales"}
-    for name, (values, size) in gguf_header.BLOCKS.items():
+    known = {width: "8-bit", width // 2: "int4", width // 2 + 2: "nf4", width + width // 32: "fp8 repacked"}
+    in_blocks_of_256_first = sorted(gguf_header.BLOCKS.items(), key=lambda item: -item[1][0])
+    for name, (values, size) in in_blocks_of_256_first:
         if values > 1 and width % values == 0:
             known.setdefault(width // values * size, name.lower())
     return known
@@ -137,9 +139,12 @@ def _extents(tensors: list[Tensor], stored_rows: int, formats: list[str]) -> tup
     return tuple(extents)
 
 
-def data_alignment(byte: int) -> int:
-    """The largest power of two, up to 4096, that a byte is a multiple of."""
-    return min(byte & -byte, 4096) if byte else 4096
-
-
-DTYPES = tuple(sorted(set(safetensors_header.DTYPE_BITS) | set(gguf_header.BLOCKS)))
+def require_bytes(extents: Iterable[Extent]) -> None:
+    """FormatError, with file and tensor, where the bytes of an extent are not all there to be read."""
+    sizes: dict[str, int] = {}
+    for extent in extents:
+        if extent.file not in sizes:
+            sizes[extent.file] = regular_size(extent.file) if os.path.exists(extent.file) else 0
+        if extent.end_byte > sizes[extent.file]:
+            text = f"ends at byte {extent.end_byte} and the file at {sizes[extent.file]}: its bytes are not all here"
+            raise refuse(extent.file, extent.tensor, text)

@@ -81,9 +81,10 @@ class _Cursor:
             raise FormatError(f"{self.name}: {what} is not a text in UTF-8") from None
 
 
-def read_header(path: str | os.PathLike[str]) -> FileHeader:
-    """The header of a whole or truncated file. FormatError names the file, and the tensor if it is one's fault."""
+def read_header(path: str | os.PathLike[str], *, of: str | None = None) -> FileHeader:
+    """The header of a whole or truncated file, or one saved from the file `of`. FormatError names file and tensor."""
     name = os.fspath(path)
+    file_name = of or name
     file_bytes = regular_size(name)
     with open(name, "rb", buffering=READ_BYTES) as file:
         cursor = _Cursor(file, name, file_bytes)
@@ -104,9 +105,9 @@ def read_header(path: str | os.PathLike[str]) -> FileHeader:
     if type(alignment) is not int or not 8 <= alignment <= 2**30 or alignment & (alignment - 1):
         raise FormatError(f"{name}: {ALIGNMENT_KEY} is {alignment!r}, not a power of two from 8")
     data_byte = -(-header_end // alignment) * alignment
-    tensors = {key: _tensor(name, key, data_byte, *rest) for key, rest in found.items()}
-    end_byte = check_neighbours(name, tensors.values(), begin=data_byte, alignment=alignment)
-    return FileHeader(name, "gguf", file_bytes, data_byte, end_byte, tensors, metadata)
+    tensors = {key: _tensor(file_name, key, data_byte, *rest) for key, rest in found.items()}
+    end_byte = check_neighbours(file_name, tensors.values(), begin=data_byte, alignment=alignment)
+    return FileHeader(file_name, "gguf", file_bytes, data_byte, end_byte, tensors, metadata)
 
 
 def _keys(cursor: _Cursor, count: int) -> dict[str, Any]:

@@ -34,6 +34,9 @@ def _addresses() -> tuple[Address, ...]:
 _ADDRESSES = _addresses()
 _ROWS = sum(a.modulus for a in _ADDRESSES)
 
+_PREFIX = r"model\.language_model\.layers\.1\.ple\.ple_embedding\.ngram_embedding"
+_SHARD = _PREFIX + r"\.shards?[._](?P<shard>\d+)"
+
 FLASH_NEXT = Family(
     name="qwen3.8-flash-next",
     title="Qwen3.8-Flash-Next, n-gram embedding of layer 1",
@@ -45,9 +48,8 @@ FLASH_NEXT = Family(
     width=160,
     tensors=(
         TableTensor(
-            r"(?:model\.language_model\.layers\.1\.ple\.ple_embedding\.ngram_embedding\.shards?[._](?P<shard>\d+)"
-            r"(?:\.weight)?|per_layer_token_embd\.weight)",
-            None,
+            rf"(?:{_SHARD}(?:\.weight)?|per_layer_token_embd\.weight)",
+            rf"(?:{_SHARD}|{_PREFIX})\.(?:scales|biases|weight_scale(?:_inv)?|scale)",
             0,
             _ROWS,
             STORED_ROWS,

@@ -29,20 +29,21 @@ DTYPE_BITS = {
 }  # fmt: skip
 
 
-def read_header(path: str | os.PathLike[str]) -> FileHeader:
-    """The header of a whole or truncated file. FormatError names the file, and the tensor if it is one's fault."""
+def read_header(path: str | os.PathLike[str], *, of: str | None = None) -> FileHeader:
+    """The header of a whole or truncated file, or one saved from the file `of`. FormatError names file and tensor."""
     name = os.fspath(path)
+    file_name = of or name
     file_bytes = regular_size(name)
     with open(name, "rb") as file:
         data_byte, fields = _read_json(file, name, file_bytes)
     metadata = fields.pop("__metadata__", {})
     if type(metadata) is not dict or not all(type(value) is str for value in metadata.values()):
         raise FormatError(f"{name}: not a safetensors file: its __metadata__ is not a JSON object of texts")
-    tensors = {key: _tensor(name, key, value, data_byte) for key, value in fields.items()}
-    end_byte = check_neighbours(name, tensors.values(), begin=data_byte, alignment=1)
+    tensors = {key: _tensor(file_name, key, value, data_byte) for key, value in fields.items()}
+    end_byte = check_neighbours(file_name, tensors.values(), begin=data_byte, alignment=1)
     if file_bytes > end_byte:
         raise FormatError(f"{name}: it has {file_bytes} bytes, and its tensors end at byte {end_byte}")
-    return FileHeader(name, "safetensors", file_bytes, data_byte, end_byte, tensors, metadata)
+    return FileHeader(file_name, "safetensors", file_bytes, data_byte, end_byte, tensors, metadata)
 
 
 def _read_json(file: BinaryIO, name: str, file_bytes: int) -> tuple[int, dict[str, Any]]:

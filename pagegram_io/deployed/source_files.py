@@ -63,7 +63,8 @@ def read_header(file: str) -> FileHeader:
     regular_size(source)
     with open(source, "rb") as opened:
         gguf = opened.read(4) == gguf_header.MAGIC
-    return gguf_header.read_header(source) if gguf else safetensors_header.read_header(source)
+    of = source.removesuffix(SAVED_SUFFIX)
+    return gguf_header.read_header(source, of=of) if gguf else safetensors_header.read_header(source, of=of)
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
@@ -73,6 +74,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         return _folder(name)
     if name.endswith(INDEX_SUFFIX):
         return _index(name)
+    name = name.removesuffix(SAVED_SUFFIX) if not os.path.exists(name.removesuffix(SAVED_SUFFIX)) else name
     header = read_header(name)
     if header.metadata.get("split.count", 1) != 1:
         return _split(name, header)
@@ -137,15 +139,6 @@ def _index(name: str) -> Checkpoint:
             raise refuse(name, tensor, f"its file is {shown(file)}, not the name of one beside the index")
         places[tensor] = os.path.join(folder, file)
     return Checkpoint(name, places, name)
-
-
-def require_bytes(checkpoint: Checkpoint, tensors: list[Tensor]) -> None:
-    """FormatError, with file and tensor, where the bytes of a tensor are not all there to be read."""
-    for tensor in tensors:
-        size = regular_size(tensor.file) if os.path.exists(tensor.file) else 0
-        if tensor.end_byte > size:
-            text = f"ends at byte {tensor.end_byte} and the file at {size}: its bytes are not all here"
-            raise refuse(tensor.file, tensor.name, text)
 
 
 def check_keys(checkpoint: Checkpoint, wanted: dict[str, Any], *, same: Callable[[Any, Any], bool]) -> None:

@@ -1,0 +1,111 @@
+"""Synthetic checkpoints for tests: small tables of the deployed kinds, and the files that hold them.
+
+The writers here are slow and their own: nothing is shared with the parsers that read what they write.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pagegram_io.deployed.family import Address, Family, RowFormat, TableTensor
+from pagegram_io.layout import Hash
+
+ITEM_BYTES = {"F8_E4M3": 1, "F8_E8M0": 1, "BF16": 2, "F16": 2, "F32": 4, "U8": 1, "I8": 1, "U32": 4}
+
+
+@dataclass
+class Blob:
+    """A tensor to be written: dtype, shape and its very bytes."""
+
+    dtype: str
+    shape: list[int]
+    data: bytes
+
+
+def rows_blob(rows: np.ndarray, dtype: str) -> Blob:
+    """Rows of raw bytes, uint8 [rows, row bytes], as a tensor of a type."""
+    return Blob(dtype, [len(rows), rows.shape[1] // ITEM_BYTES[dtype]], rows.tobytes())
+
+
+def write_safetensors(path: Path, tensors: dict[str, Blob], *, data_at: int | None = None, **extra: Any) -> None:
+    """A safetensors file; data_at pads the header so that the data begin at a byte that is this modulo 4096."""
+    fields: dict[str, Any] = {"__metadata__": {"format": "pt"}, **extra}
+    at = 0
+    for name, blob in tensors.items():
+        fields[name] = {"dtype": blob.dtype, "shape": blob.shape, "data_offsets": [at, at + len(blob.data)]}
+        at += len(blob.data)
+    text = json.dumps(fields).encode()
+    if data_at is not None:
+        text += b" " * ((data_at - 8 - len(text)) % 4096)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(blob.data for blob in tensors.values()))
+
+
+def write_index(folder: Path, files: dict[str, dict[str, Blob]]) -> Path:
+    path = folder / "model.safetensors.index.json"
+    mapping = {name: file for file, tensors in files.items() for name in tensors}
+    path.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": mapping}))
+    return path
+
+
+def random_rows(rows: int, row_bytes: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (rows, row_bytes), np.uint8)
+
+
+# ---- small models of the deployed kinds ----------------------------------------------------------
+
+PRIMES = (101, 103, 107, 109, 113, 127, 131, 137)
+ORDERS = (2, 3)
+HEADS = 2
+
+
+def engram_family(width: int = 256, layers: tuple[int, ...] = (1, 14)) -> Family:
+    """As DeepSeek's: a tensor of weights and one of scales a layer, 2 orders of 2 heads."""
+    primes = iter(PRIMES)
+    tensors, addresses, row = [], [], 0
+    hashes = []
+    for i, layer in enumerate(layers):
+        base = row
+        for j, order in enumerate(ORDERS):
+            hashes.append(Hash(order, "mulxor", tuple(range(3 + 2 * i, 3 + 2 * i + 2 * order, 2)), fill=2))
+            for head in range(HEADS):
+                prime = next(primes)
+                addresses.append(Address(0 + i, i * len(ORDERS) + j, prime, row, order, head, layer=layer))
+                row += prime
+        weight, scale = (rf"layers\.{layer}\.engram\.embed\.{part}" for part in ("weight", "scale"))
+        tensors.append(TableTensor(weight, scale, base, row - base, row - base, width))
+    made = tuple(hashes)
+    return Family(
+        name="toy-engram",
+        title="a toy",
+        source="tests",
+        verified="all of it",
+        unverified="none of it",
+        vocabulary=1000,
+        tokenizer="none",
+        width=width,
+        tensors=tuple(tensors),
+        addresses=tuple(addresses),
+        make_hashes=lambda: made,
+        formats=(RowFormat("fp8", (width, width // 32)), RowFormat("bf16", (2 * width,))),
+    )
+
+
+def sharded_family(width: int = 160, stored_rows: int | None = None) -> Family:
+    """As Qwen's: one table in many shards, some rows never addressed."""
+    one = engram_family(width, (1,))
+    rows = one.tensors[0].rows
+    prefix = r"layers\.1\.ple\.ngram_embedding"
+    tensor = TableTensor(
+        rf"(?:{prefix}\.shards?[._](?P<shard>\d+)(?:\.weight)?|per_layer_token_embd\.weight)",
+        rf"(?:{prefix}\.shards?[._](?P<shard>\d+)|{prefix})\.(?:scales|biases|weight_scale)",
+        0,
+        rows,
+        stored_rows or rows,
+        width,
+    )
+    return replace(one, name="toy-sharded", tensors=(tensor,), formats=(RowFormat("bf16", (2 * width,)),))
