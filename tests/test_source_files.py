@@ -11,10 +11,11 @@ from conftest import make_stream
 from harness.checkpoints import (
     Blob,
     engram_family,
+    engram_files,
     random_rows,
     rows_blob,
     sharded_family,
-    write_index,
+    sharded_files,
     write_safetensors,
 )
 
@@ -65,25 +66,6 @@ def check_every_row(layout: Layout, wanted: np.ndarray) -> None:
         assert not out[..., :2].any() and not out[..., -3:].any()
 
 
-def engram_files(folder: Path, dtype: str, row_bytes: int, *, scales: bool, data_at: int | None) -> np.ndarray:
-    """A checkpoint of two files and an index, among other tensors; the rows with their scales beside them."""
-    family = engram_family()
-    files: dict[str, dict[str, Blob]] = {"a-1.safetensors": {}, "a-2.safetensors": {}}
-    wanted = []
-    for i, (tensor, layer) in enumerate(zip(family.tensors, (1, 14), strict=True)):
-        rows, of = random_rows(tensor.rows, row_bytes, i), random_rows(tensor.rows, 8, 10 + i)
-        here = files[f"a-{i + 1}.safetensors"]
-        here[f"model.layers.{layer}.mlp.weight"] = Blob("F32", [3, 5 + i], bytes(12 * (5 + i)))
-        here[f"model.layers.{layer}.engram.embed.weight"] = rows_blob(rows, dtype)
-        if scales:
-            here[f"model.layers.{layer}.engram.embed.scale"] = rows_blob(of, "F8_E8M0")
-        wanted.append(np.concatenate([rows, of], axis=1) if scales else rows)
-    for file, tensors in files.items():
-        write_safetensors(folder / file, tensors, data_at=data_at)
-    write_index(folder, files)
-    return np.concatenate(wanted)
-
-
 def placed(family: Family, path: Path, *, scales: str = "resident") -> Layout:
     parts = find_parts(family, read_checkpoint(path))
     require_bytes(parts.extents(scales=scales == "read"))
@@ -111,21 +93,6 @@ def test_scales_in_tensors_of_their_own_are_read_or_resident(tmp_path: Path) -> 
     stream = make_stream(np.random.default_rng(3).integers(0, 1000, 400))
     of_both, of_weights = (int((x.pages(x.rows(stream)) != 2**32 - 1).sum()) for x in (both, weights))
     assert of_both > of_weights + 0.9 * 400 * 8 / 2
-
-
-def sharded_files(folder: Path, shards: int, style: str, row_bytes: int = 320, dtype: str = "BF16") -> np.ndarray:
-    """Shards of equal rows but for the last, dealt to three files in the order of their names as texts."""
-    family = sharded_family(stored_rows=437)
-    rows = random_rows(437, row_bytes)
-    step = -(-437 // shards)
-    files: dict[str, dict[str, Blob]] = {f"m-{i}.safetensors": {} for i in range(3)}
-    for at, shard in enumerate(sorted(range(shards), key=str)):
-        name = "layers.1.ple.ngram_embedding." + style.format(shard)
-        files[f"m-{at % 3}.safetensors"][name] = rows_blob(rows[shard * step : (shard + 1) * step], dtype)
-    for file, tensors in files.items():
-        write_safetensors(folder / file, tensors)
-    assert family.tensors[0].stored_rows == len(rows)
-    return rows
 
 
 @pytest.mark.parametrize("style", ["shard_{}.weight", "shards.{}.weight", "shards.{}", "shard_{:03d}.weight"])

@@ -135,7 +135,7 @@ def _index(name: str) -> Checkpoint:
         raise FormatError(f"{name}: not the index of a checkpoint: it has no weight_map")
     folder, places = os.path.dirname(name), {}
     for tensor, file in mapping.items():
-        if type(file) is not str or file != os.path.basename(file) or file in ("", ".", "..") or "\0" in file:
+        if type(file) is not str or file != os.path.basename(file) or file in ("", ".", "..") or not file.isprintable():
             raise refuse(name, tensor, f"its file is {shown(file)}, not the name of one beside the index")
         places[tensor] = os.path.join(folder, file)
     return Checkpoint(name, places, name)

@@ -109,3 +109,37 @@ def sharded_family(width: int = 160, stored_rows: int | None = None) -> Family:
         width,
     )
     return replace(one, name="toy-sharded", tensors=(tensor,), formats=(RowFormat("bf16", (2 * width,)),))
+
+
+def engram_files(folder: Path, dtype: str, row_bytes: int, *, scales: bool, data_at: int | None) -> np.ndarray:
+    """A checkpoint of two files and an index, among other tensors; the rows with their scales beside them."""
+    family = engram_family()
+    files: dict[str, dict[str, Blob]] = {"a-1.safetensors": {}, "a-2.safetensors": {}}
+    wanted = []
+    for i, (tensor, layer) in enumerate(zip(family.tensors, (1, 14), strict=True)):
+        rows, of = random_rows(tensor.rows, row_bytes, i), random_rows(tensor.rows, 8, 10 + i)
+        here = files[f"a-{i + 1}.safetensors"]
+        here[f"model.layers.{layer}.mlp.weight"] = Blob("F32", [3, 5 + i], bytes(12 * (5 + i)))
+        here[f"model.layers.{layer}.engram.embed.weight"] = rows_blob(rows, dtype)
+        if scales:
+            here[f"model.layers.{layer}.engram.embed.scale"] = rows_blob(of, "F8_E8M0")
+        wanted.append(np.concatenate([rows, of], axis=1) if scales else rows)
+    for file, tensors in files.items():
+        write_safetensors(folder / file, tensors, data_at=data_at)
+    write_index(folder, files)
+    return np.concatenate(wanted)
+
+
+def sharded_files(folder: Path, shards: int, style: str, row_bytes: int = 320, dtype: str = "BF16") -> np.ndarray:
+    """Shards of equal rows but for the last, dealt to three files in the order of their names as texts."""
+    family = sharded_family(stored_rows=437)
+    rows = random_rows(437, row_bytes)
+    step = -(-437 // shards)
+    files: dict[str, dict[str, Blob]] = {f"m-{i}.safetensors": {} for i in range(3)}
+    for at, shard in enumerate(sorted(range(shards), key=str)):
+        name = "layers.1.ple.ngram_embedding." + style.format(shard)
+        files[f"m-{at % 3}.safetensors"][name] = rows_blob(rows[shard * step : (shard + 1) * step], dtype)
+    for file, tensors in files.items():
+        write_safetensors(folder / file, tensors)
+    assert family.tensors[0].stored_rows == len(rows)
+    return rows
