@@ -79,6 +79,12 @@ int64_t pgio_pages_verify(const void *memory, uint64_t first_page, uint64_t coun
     return damaged;
 }
 
+void pgio_pages_crc32c(const void *memory, uint64_t count, uint64_t page_bytes, uint32_t *crcs)
+{
+    for (uint64_t i = 0; i < count; i++)
+        crcs[i] = pgio_crc32c((const uint8_t *)memory + i * page_bytes, page_bytes);
+}
+
 void pgio_pages_fill(void *memory, uint64_t first_page, uint64_t count, uint64_t page_bytes, uint64_t seed)
 {
     uint64_t words = page_bytes / sizeof(uint64_t);

@@ -146,4 +146,7 @@ int pgio_rows_check_tokens(const pgio_rows *rows, const pgio_tokens *tokens, uin
 /* place.c, for source.c: is every unit of this group read whole, whichever of its rows is wanted? */
 bool pgio_place_reads_whole(const pgio_region *regions, uint32_t region_count, uint64_t page_bytes);
 
+/* nf4.c, for table.c: one row; nothing is checked, and isa is a resolved one. */
+void pgio_nf4_decode_row(const uint8_t *row, uint32_t width, float *values, uint32_t isa);
+
 #endif

@@ -251,8 +251,28 @@ uint32_t pgio_crc32c(const void *bytes, uint64_t count);
 int64_t pgio_pages_seal(void *memory, uint64_t first_page, uint64_t count, uint64_t page_bytes);
 /* sound: [count], 1 or 0. Returns the damaged pages. */
 int64_t pgio_pages_verify(const void *memory, uint64_t first_page, uint64_t count, uint64_t page_bytes, uint8_t *sound);
+/* crcs: [count], the CRC-32C of each page's every byte: for pages that have no room for their own. */
+void pgio_pages_crc32c(const void *memory, uint64_t count, uint64_t page_bytes, uint32_t *crcs);
 /* Incompressible pages that depend on seed and number alone, sealed. */
 void pgio_pages_fill(void *memory, uint64_t first_page, uint64_t count, uint64_t page_bytes, uint64_t seed);
+
+/* ---- nf4.c: floats <-> four-bit rows -------------------------------------------------------- */
+
+/* Rows whose scale is not their largest magnitude rounded to FP16: 0 < absmax < 2^-24 (tiny: the scale is 2^-24),
+ * absmax > 65504 (clamped: it is 65504); and the rows of zeros alone, which decode to exact zeros. */
+typedef struct pgio_nf4_counts {
+    uint64_t tiny;
+    uint64_t clamped;
+    uint64_t zero;
+} pgio_nf4_counts;
+
+/* values: [row_count, width]; row i is stored at rows + i * stride_bytes: width / 2 bytes of codes (low nibble first),
+ * then the FP16 scale. counts may be NULL. A NaN or an infinity is refused by its row, before anything is written.
+ * Returns row_count. */
+int64_t pgio_nf4_encode(const float *values, uint64_t row_count, uint32_t width, uint8_t *rows, uint64_t stride_bytes,
+                        uint32_t isa, pgio_nf4_counts *counts, pgio_error *error);
+int64_t pgio_nf4_decode(const uint8_t *rows, uint64_t row_count, uint32_t width, uint64_t stride_bytes, float *values,
+                        uint32_t isa, pgio_error *error);
 
 /* ---- histogram.c: latencies in log-linear buckets ------------------------------------------- */
 

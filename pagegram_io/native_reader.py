@@ -71,6 +71,13 @@ def crc32c(data: bytes | np.ndarray) -> int:
     return int(lib.pgio_crc32c(pointer(array, "void *"), array.size))
 
 
+def crc32c_of_pages(memory: np.ndarray, page_bytes: int) -> np.ndarray:
+    """CRC-32C of each page in memory, uint8 [pages * page_bytes]: uint32 [pages]."""
+    crcs = np.empty(memory.size // page_bytes, np.uint32)
+    lib.pgio_pages_crc32c(pointer(memory, "void *"), crcs.size, page_bytes, pointer(crcs, "uint32_t *"))
+    return crcs
+
+
 @dataclass(frozen=True)
 class ReaderInfo:
     """What a reader really runs on; ring_flags are the names of the setup flags in use."""

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import signal
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,3 +62,16 @@ def refuse_existing(path: str, force: bool) -> None:
         raise FileExistsError(errno.EEXIST, "exists and is not a regular file; choose another name", path)
     if not force:
         raise FileExistsError(errno.EEXIST, "exists; --force replaces it", path)
+
+
+@contextlib.contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """SIGTERM and a closed terminal end the work as Ctrl-C does: by default they would leave gigabytes lying about."""
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) == signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)

@@ -42,3 +42,27 @@ def progress(description: str, total: int) -> Iterator[Callable[[float], None]]:
     finally:
         if shown:
             bar.stop()
+
+
+@contextlib.contextmanager
+def byte_progress(description: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """As ``progress``, for bytes: with their rate."""
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(escape(description), total=total_bytes)
+        yield lambda count: bar.advance(task, count)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
-import signal
 import sys
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -57,6 +54,8 @@ def command(path: str, table_params: int | None, file_bytes: int | None, **value
     Every page holds its number and a checksum. Equal arguments make equal bytes; --seed changes them. An existing
     path is never replaced, and an interrupted or failed run leaves nothing behind.
     """
+    from pagegram_io.output import stopped_by_signals
+    from pagegram_io.progress import byte_progress
     from pagegram_io.sizes import format_bytes
     from pagegram_io.table_file import check_space, pages_in, pattern_header, refuse_target, write_pattern_file
 
@@ -77,7 +76,7 @@ def command(path: str, table_params: int | None, file_bytes: int | None, **value
     except OSError as error:  # in its own words: nothing was tried yet
         raise click.ClickException(f"{path}: {error.strerror}") from None
     written = 0
-    with _stopped_by_signals(), _byte_progress(f"writing {click.format_filename(path)}", header.file_bytes) as advance:
+    with stopped_by_signals(), byte_progress(f"writing {click.format_filename(path)}", header.file_bytes) as advance:
 
         def report(count: int) -> None:
             nonlocal written
@@ -112,43 +111,6 @@ def _refuse_layout_options() -> None:
             raise click.UsageError(
                 f"--{name.replace('_', '-')} belongs to --table; a file of some --size has no layout"
             )
-
-
-@contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """SIGTERM and a closed terminal end the work as Ctrl-C does: by default they would leave gigabytes lying about."""
-    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) == signal.SIG_DFL]
-    for number in numbers:
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
-
-
-@contextlib.contextmanager
-def _byte_progress(description: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """As ``progress.progress``, for bytes: with their rate."""
-    if not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task(escape(description), total=total_bytes)
-        yield lambda count: bar.advance(task, count)
 
 
 def _print_result(path: str, header: TableHeader, values: dict[str, Any]) -> None:

@@ -6,12 +6,14 @@
 #define pgio_page_sound   again_page_sound
 #define pgio_pages_verify again_pages_verify
 #define pgio_pages_fill   again_pages_fill
+#define pgio_pages_crc32c again_pages_crc32c
 #include "../../csrc/crc32c.c"
 #undef pgio_crc32c
 #undef pgio_pages_seal
 #undef pgio_page_sound
 #undef pgio_pages_verify
 #undef pgio_pages_fill
+#undef pgio_pages_crc32c
 
 #include "check.h"
 
@@ -19,6 +21,7 @@ extern uint32_t pgio_crc32c(const void *bytes, uint64_t count);
 extern int64_t pgio_pages_seal(void *memory, uint64_t first_page, uint64_t count, uint64_t page_bytes);
 extern int64_t pgio_pages_verify(const void *memory, uint64_t first_page, uint64_t count, uint64_t page_bytes,
                                  uint8_t *sound);
+extern void pgio_pages_crc32c(const void *memory, uint64_t count, uint64_t page_bytes, uint32_t *crcs);
 extern void pgio_pages_fill(void *memory, uint64_t first_page, uint64_t count, uint64_t page_bytes, uint64_t seed);
 
 static uint32_t by_definition(const uint8_t *bytes, uint64_t count)
@@ -79,6 +82,10 @@ static int check_pages(uint64_t page_bytes)
     CHECK(pgio_pages_verify(memory, 0, count, page_bytes, sound) == (int64_t)count); /* zeros are no page */
     CHECK(pgio_pages_seal(memory, 3, count, page_bytes) == (int64_t)count);
     CHECK(pgio_pages_verify(memory, 3, count, page_bytes, sound) == 0);
+    uint32_t crcs[5];
+    pgio_pages_crc32c(memory, count, page_bytes, crcs);
+    for (uint64_t i = 0; i < count; i++)
+        CHECK(crcs[i] == by_definition(memory + i * page_bytes, page_bytes));
     free(memory);
     return 0;
 }

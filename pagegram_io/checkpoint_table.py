@@ -1,0 +1,86 @@
+"""A checkpoint's table, without torch: ``config.json`` says its layout, ``table.safetensors`` holds its rows."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pagegram_io.errors import FormatError
+from pagegram_io.layout import Layout
+from pagegram_io.table_file import layout_from_json
+
+HEADER_BYTES_MAX = 100 * 2**20  # as the safetensors library has it
+
+
+def read_checkpoint_table(folder: str | os.PathLike[str]) -> tuple[Layout, np.ndarray]:
+    """A checkpoint's layout, and its rows, float32 [row_count, row_width], mapped into memory rather than read.
+
+    FormatError, with the path, for anything that is not such a folder, and for a model without a table; OSErrors.
+    """
+    config_path, rows_path = Path(folder) / "config.json", Path(folder) / "table.safetensors"
+    layout = _layout_of(config_path)
+    rows = map_tensor(rows_path, "rows")
+    if rows.shape != (layout.row_count, layout.row_width):
+        raise FormatError(
+            f"{rows_path}: its rows are {list(rows.shape)}, and the layout of {config_path.name} has "
+            f"{layout.row_count} rows of {layout.row_width} values"
+        )
+    return layout, rows
+
+
+def _layout_of(path: Path) -> Layout:
+    try:
+        config = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path}: not a checkpoint's config: it is not JSON ({error})") from None
+    if type(config) is not dict or "layout" not in config:
+        raise FormatError(f"{path}: not a checkpoint's config: it says nothing of a layout")
+    if config["layout"] is None:
+        raise FormatError(f"{path}: this model has no table, so there is nothing to pack; train with --memory pagegram")
+    if type(config["layout"]) is not str:
+        raise FormatError(f"{path}: its layout is not JSON in a text")
+    try:
+        return layout_from_json(config["layout"])
+    except ValueError as error:
+        raise FormatError(f"{path}: {error}") from None
+
+
+def map_tensor(path: Path, name: str) -> np.ndarray:
+    """One float32 tensor of a safetensors file, mapped into memory, read-only. FormatError, with the path."""
+    file_bytes = os.stat(path).st_size
+    with open(path, "rb") as file:
+        data_byte = 8 + int.from_bytes(file.read(8), "little")
+        if not 8 + 2 <= data_byte <= min(file_bytes, 8 + HEADER_BYTES_MAX):
+            raise FormatError(f"{path}: not a safetensors file: it does not begin with the length of a header")
+        try:
+            tensors = json.loads(file.read(data_byte - 8).decode())
+        except (ValueError, RecursionError) as error:
+            raise FormatError(f"{path}: not a safetensors file: its header is not JSON ({error})") from None
+    if type(tensors) is not dict or type(tensors.get(name)) is not dict:
+        raise FormatError(f"{path}: it holds no tensor named {name}")
+    shape, begin = _extent_of(path, name, tensors[name], file_bytes - data_byte)
+    if not math.prod(shape):
+        return np.empty(shape, np.float32)
+    return np.memmap(path, np.dtype("<f4"), "r", data_byte + begin, tuple(shape))
+
+
+def _extent_of(path: Path, name: str, tensor: dict[str, Any], data_bytes: int) -> tuple[list[int], int]:
+    """A tensor's shape, and where it begins in the data, once both are known to lie in the file."""
+    shape, offsets = _wholes(tensor.get("shape")), _wholes(tensor.get("data_offsets"))
+    if tensor.get("dtype") != "F32":
+        raise FormatError(f"{path}: its tensor {name} is {tensor.get('dtype')!r}, not F32")
+    if shape is None or offsets is None or len(offsets) != 2:
+        raise FormatError(f"{path}: its tensor {name} is not described by a shape and two offsets")
+    if offsets[1] - offsets[0] != 4 * math.prod(shape) or offsets[1] > data_bytes:
+        raise FormatError(f"{path}: its tensor {name} does not lie in the file: it was cut, or its header is damaged")
+    return shape, offsets[0]
+
+
+def _wholes(values: Any) -> list[int] | None:
+    whole = type(values) is list and all(type(value) is int and value >= 0 for value in values)
+    return values if whole else None
