@@ -23,11 +23,12 @@ from pagegram_io.errors import FormatError
 from pagegram_io.layout import LAYOUT_NAMES, Layout, Shape, build
 from pagegram_io.native_reader import aligned_bytes, fill_pages
 from pagegram_io.output import new_path
+from pagegram_io.repacked import Repacked, repacked_from_json
 from pagegram_io.sizes import SIZE_LIMIT, format_bytes
 from pagegram_io.strict_json import is_whole, parse_json, shown
 
 FORMAT_VERSION = "1"
-CONTENTS = ("pattern", "trained")
+CONTENTS = ("pattern", "trained", "repacked")
 HEADER_BYTES_MAX = 2**20  # the eight bytes of its length included
 BLOCK_BYTES = 4096  # what O_DIRECT takes everywhere
 PAGE_BYTES_MAX = HEADER_BYTES_MAX  # the header fills whole pages
@@ -60,6 +61,7 @@ class TableHeader:
     content: str
     seed: int | None
     sealed: bool
+    repacked: Repacked | None = None
 
     @property
     def checks_byte(self) -> int | None:
@@ -73,10 +75,11 @@ class TableHeader:
 
 def has_room_for_seals(layout: Layout) -> bool:
     """Whether every page of a layout ends with eight bytes or more that no row uses."""
-    return all(
-        region.units_per_page > 0 and layout.page_bytes - region.units_per_page * region.unit_bytes >= SEAL_BYTES
-        for region in layout.regions
-    )
+    return all(_seals_fit(region.units_per_page, region.unit_bytes, layout.page_bytes) for region in layout.regions)
+
+
+def _seals_fit(units_per_page: int, unit_bytes: int, page_bytes: int) -> bool:
+    return units_per_page > 0 and page_bytes - units_per_page * unit_bytes >= SEAL_BYTES
 
 
 def layout_to_json(layout: Layout) -> str:
@@ -136,6 +139,8 @@ def encode_header(header: TableHeader) -> bytes:
         metadata["seed"] = str(header.seed)
     if header.layout is not None:
         metadata["layout"] = layout_to_json(header.layout)
+    if header.repacked is not None:
+        metadata["repacked"] = header.repacked.to_json()
     end = page_count * page_bytes
     fields: dict[str, Any] = {
         "__metadata__": metadata,
@@ -221,7 +226,15 @@ def _from_tensors(fields: dict[str, Any], metadata: dict[str, str], data_byte: i
         raise ValueError("a pattern has a seed, and pages with their checks inside")
     if content == "trained" and (layout is None or sealed != has_room_for_seals(layout)):
         raise ValueError("trained rows have a layout, and page_checks exactly where its pages have no room for checks")
-    return TableHeader(layout, page_bytes, page_count, data_byte, content, seed, sealed)
+    repacked = repacked_from_json(metadata["repacked"], page_bytes) if "repacked" in metadata else None
+    if (content == "repacked") != (repacked is not None) or (repacked is not None and layout is not None):
+        raise ValueError("repacked rows say in `repacked` what they are, and have no layout of ours")
+    if repacked is not None and repacked.page_count(page_bytes) != page_count:
+        wanted = repacked.page_count(page_bytes)
+        raise ValueError(f"its repacked rows take {wanted} pages, and it holds {page_count}")
+    if repacked is not None and sealed != _seals_fit(repacked.units_per_page, repacked.row_bytes, page_bytes):
+        raise ValueError("repacked rows have page_checks exactly where their pages have no room for checks")
+    return TableHeader(layout, page_bytes, page_count, data_byte, content, seed, sealed, repacked)
 
 
 def _shape_of(tensor: Any, name: str, dtype: str, dimensions: int) -> list[int]:

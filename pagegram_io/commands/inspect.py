@@ -43,14 +43,22 @@ def table_lines(record: dict[str, Any]) -> list[tuple[str, str]]:
     from pagegram_io.sizes import format_bytes, format_count
 
     r = record
-    pattern = f"a pattern of seed {r['content_seed']}, made to be measured"
+    contents = {
+        "trained": "rows of a trained model",
+        "repacked": f"rows of {r['model']} repacked from a checkpoint",
+        "pattern": f"a pattern of seed {r['content_seed']}, made to be measured",
+    }
     lines = [
         ("kind", f"table file, version {r['format_version']}"),
-        ("content", "rows of a trained model" if r["content"] == "trained" else pattern),
+        ("content", contents[r["content"]]),
         ("size", f"{r['file_bytes']:,} bytes ({format_bytes(r['file_bytes'])})"),
         ("pages", f"{r['pages']:,} of {format_bytes(r['page_bytes'])}, from byte {r['data_byte']:,}"),
         ("checks", "number and CRC-32C in each page" if r["checks"] == "in each page" else "CRC-32C in page_checks"),
     ]
+    if r["content"] == "repacked":
+        placed = f"{r['units_per_page']} a page" if r["units_per_page"] else "one after the other"
+        rows = f"{r['rows']:,} of {r['row_width']} values in {r['row_format']}, {r['row_bytes']:,} bytes each"
+        return [*lines, ("rows", f"{rows}, {placed}"), ("slack", f"{100 * r['slack_share']:.2f} % of the pages")]
     if r["layout"] is None:
         return [*lines, ("layout", "none: so many pages")]
     per_page = f"{r['units_per_page']} a page" if r["units_per_page"] else "one after the other"

@@ -18,7 +18,7 @@ from pagegram_io.deployed.source_files import read_checkpoint, read_header
 from pagegram_io.deployed.tensors import FileHeader
 from pagegram_io.errors import FormatError
 
-fuzz = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=250)
+fuzz = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=80)
 
 
 @functools.cache
