@@ -173,46 +173,47 @@ void pgio_hash_block(const pgio_tokens *tokens, uint64_t begin, uint64_t count, 
     }
 }
 
-#define REACH_MAX (PGIO_MAX_ORDER - 1)
+#define BEFORE (PGIO_MAX_ORDER - 1)
 
 static inline uint64_t value_of(const pgio_rule *rule, uint64_t id)
 {
     return rule->classes ? rule->classes[id] : id;
 }
 
-/* A token's reach is how many tokens just before it its n-grams see. It grows by one a token and falls to 0 where a
- * document starts, after an end of sequence, and where there is no text; so no more than REACH_MAX tokens before the
- * range decide it. Missing is sticky by construction: what lies beyond the reach is missing, whatever it is. */
+/* How many tokens the n-grams of a position see, its own included, grows by one a token. It starts again at 1 where a
+ * document starts and after an end of sequence, and is 0 where there is no text; so no more than BEFORE tokens before
+ * the range decide it. Missing is sticky by construction: what lies beyond the tokens seen is missing, whatever it is.
+ */
 void pgio_history_values(const pgio_tokens *tokens, const pgio_rule *rule, uint64_t begin, uint64_t count,
-                         pgio_document document, uint32_t depth, uint64_t *values, uint64_t stride, uint8_t *reach)
+                         pgio_document document, uint32_t depth, uint64_t *values, uint64_t stride, uint8_t *seen)
 {
     assert(count <= PGIO_VALUES_MAX && depth <= PGIO_MAX_ORDER);
-    uint64_t value[REACH_MAX + PGIO_VALUES_MAX];
-    uint64_t before = begin - document.start < REACH_MAX ? begin - document.start : REACH_MAX;
-    uint64_t *at = value + REACH_MAX; /* at[i] is of position begin + i, and of earlier ones below 0 */
-    uint8_t length = 0, least = REACH_MAX;
+    uint64_t value[BEFORE + PGIO_VALUES_MAX];
+    uint64_t before = begin - document.start < BEFORE ? begin - document.start : BEFORE;
+    uint64_t *at = value + BEFORE; /* at[i] is of position begin + i, and of earlier ones below 0 */
+    uint8_t length = 0, least = PGIO_MAX_ORDER;
     bool cut = true;
     memset(value, 0, sizeof value);
-    for (uint64_t k = REACH_MAX - before; k < REACH_MAX + count; k++) {
-        uint64_t position = begin + k - REACH_MAX, id = token_at(tokens, position);
+    for (uint64_t k = BEFORE - before; k < BEFORE + count; k++) {
+        uint64_t position = begin + k - BEFORE, id = token_at(tokens, position);
         if (position >= document.end) {
             pgio_document_advance(tokens, &document);
             cut = true;
         }
         uint64_t of_token = value_of(rule, id);
         bool no_text = rule->classes && of_token == PGIO_NO_TEXT;
-        length = cut || no_text ? 0 : (uint8_t)(length + (length < REACH_MAX));
+        length = no_text ? 0 : cut ? 1 : (uint8_t)(length + (length < PGIO_MAX_ORDER));
         cut = no_text || id == rule->end_id;
         value[k] = no_text ? rule->fill : of_token;
-        if (k >= REACH_MAX) {
-            reach[k - REACH_MAX] = length;
+        if (k >= BEFORE) {
+            seen[k - BEFORE] = length;
             least = length < least ? length : least;
         }
     }
     for (uint32_t back = 0; back < depth; back++, values += stride) {
         memcpy(values, at - back, count * sizeof *values);
-        for (uint64_t i = 0; least < back && i < count; i++)
-            values[i] = reach[i] < back ? rule->fill : values[i];
+        for (uint64_t i = 0; least <= back && i < count; i++)
+            values[i] = seen[i] <= back ? rule->fill : values[i];
     }
 }
 

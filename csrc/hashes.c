@@ -130,13 +130,13 @@ void pgio_hash_set_free(pgio_hash_set *set)
 void pgio_hash_set_block(const pgio_hash_set *set, const pgio_tokens *tokens, uint64_t begin, uint64_t count,
                          pgio_document *document, uint64_t *lines, uint32_t isa)
 {
-    uint8_t reach[PGIO_MAX_RULES][PGIO_VALUES_MAX];
+    uint8_t seen[PGIO_MAX_RULES][PGIO_VALUES_MAX];
     const uint64_t stride = PGIO_VALUES_MAX;
     while (begin >= document->end)
         pgio_document_advance(tokens, document);
     for (uint32_t r = 0; r < set->rule_count; r++)
         pgio_history_values(tokens, &set->rules[r], begin, count, *document, set->depth_of[r],
-                            lines + PGIO_MAX_ORDER * (1 + r) * stride, stride, reach[r]);
+                            lines + PGIO_MAX_ORDER * (1 + r) * stride, stride, seen[r]);
     if (set->pg1_order_count)
         pgio_hash_block(tokens, begin, count, set->pg1_order_count, document, lines, stride, isa);
     for (uint32_t h = 0; h < set->hash_count; h++) {
@@ -148,6 +148,6 @@ void pgio_hash_set_block(const pgio_hash_set *set, const pgio_tokens *tokens, ui
         pgio_hash_mulxor(lines + PGIO_MAX_ORDER * (1 + rule) * stride, stride, hash->multipliers, hash->order, count,
                          line, isa);
         for (uint64_t i = 0; hash->whole && i < count; i++)
-            line[i] = reach[rule][i] + 1u < hash->order ? UINT64_MAX : line[i];
+            line[i] = seen[rule][i] < hash->order ? UINT64_MAX : line[i];
     }
 }

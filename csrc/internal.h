@@ -103,11 +103,12 @@ typedef struct pgio_rule {
     uint64_t end_id;
 } pgio_rule;
 
-/* values[back * stride + i]: of the token `back` before begin + i, back < depth. reach[i]: how many tokens before
- * begin + i are not missing, up to PGIO_MAX_ORDER - 1. count is at most PGIO_VALUES_MAX; begin is in `document`. */
+/* values[back * stride + i]: of the token `back` before begin + i, back < depth. seen[i]: how many
+ * tokens up to begin + i, itself included, are not missing, up to PGIO_MAX_ORDER. count is at most PGIO_VALUES_MAX;
+ * begin is in `document`. */
 #define PGIO_VALUES_MAX 64
 void pgio_history_values(const pgio_tokens *tokens, const pgio_rule *rule, uint64_t begin, uint64_t count,
-                         pgio_document document, uint32_t depth, uint64_t *values, uint64_t stride, uint8_t *reach);
+                         pgio_document document, uint32_t depth, uint64_t *values, uint64_t stride, uint8_t *seen);
 
 /* hashes[i] = values[i] * multipliers[0] ^ values[stride + i] * multipliers[1] ^ ... */
 void pgio_hash_mulxor(const uint64_t *values, uint64_t stride, const uint64_t *multipliers, uint32_t order,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pagegram_io import native
+from pagegram_io.hashes import PG1_HASHES, Hash
 
 if TYPE_CHECKING:
     from pagegram_io.tokens import Stream
@@ -28,43 +29,6 @@ PAGE_BYTES = 4096
 def label_of(name: str, slots: int | None) -> str:
     """``engram``, ``pagegram S=4``: a layout's name with its slots, if it has any."""
     return name if slots is None else f"{name} S={slots}"
-
-
-class ClassMap:
-    """The class of each token id, uint32 [vocabulary], read-only; native.NO_TEXT for an id without text."""
-
-    def __init__(self, values: np.ndarray) -> None:
-        if values.ndim != 1 or not values.size or values.dtype != np.uint32:
-            raise ValueError(f"classes are uint32 [vocabulary], not {values.dtype} {list(values.shape)}")
-        self.values = np.ascontiguousarray(values)
-        self.values.flags.writeable = False
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ClassMap) and np.array_equal(self.values, other.values)
-
-    def __hash__(self) -> int:
-        return hash((self.values.size, self.values[-1].item()))
-
-
-@dataclass(frozen=True)
-class Hash:
-    """What an n-gram sees of its history, and how that becomes a number (pgio_hash in csrc/pgio.h).
-
-    A look-back before the document's start, to a token without text, or beyond one, is missing and counts as `fill`;
-    so does one to `end_id` or beyond it. `whole`: an n-gram that misses a token takes the row after the modulus.
-    """
-
-    order: int
-    scheme: str = "pg1"
-    multipliers: tuple[int, ...] = ()  # of mulxor, by look-back; poly has them in its columns
-    fill: int = 0
-    end_id: int | None = None
-    vocabulary: int = 2**32
-    classes: ClassMap | None = None
-    whole: bool = False
-
-
-PG1_HASHES = tuple(Hash(order) for order in range(1, native.MAX_ORDER + 1))
 
 
 @dataclass(frozen=True)
@@ -156,8 +120,8 @@ class Layout:
     """A table's complete addressing. Sizes in bytes; table_params is what was asked for.
 
     Of a deployed table: `model` names it, `scales` says whether a row's scales are in RAM ("resident") or read from
-    a region of their own ("read"), `assumed` what its placement takes for granted. With `windows` its bytes are those
-    of a virtual file: the pages of several real ones that hold rows, one after the other.
+    a region of their own ("read"), `resident_bytes` what they take in RAM, `assumed` what the placement takes for
+    granted. With `windows` its bytes are those of a virtual file: the pages of real ones that hold rows.
     """
 
     name: str
@@ -177,6 +141,7 @@ class Layout:
     model: str | None = None
     scales: str | None = None
     assumed: str | None = None
+    resident_bytes: int = 0
     windows: tuple[Window, ...] = ()
 
     @property
@@ -187,6 +152,11 @@ class Layout:
     @property
     def packed(self) -> bool:
         return any(region.units_per_page == 0 for region in self.regions)
+
+    @property
+    def placement(self) -> str:
+        """``aligned``, ``packed``, or ``files``: where the rows lie in files that others made."""
+        return "files" if self.windows else "packed" if self.packed else "aligned"
 
     @property
     def regions(self) -> tuple[Region, ...]:
@@ -264,6 +234,13 @@ class Layout:
     def group_of_page_column(self) -> np.ndarray:
         """The group behind each column of a page matrix, uint32 [page columns]."""
         return self._place.group_of_column()
+
+
+def about_model(layout: Layout) -> dict[str, str | int | None]:
+    """What a record or a trace says of a deployed table, and of no other."""
+    if layout.model is None:
+        return {}
+    return {name: getattr(layout, name) for name in ("model", "scales", "resident_bytes", "assumed")}
 
 
 def unit_byte(region: Region, unit: int, page_bytes: int) -> int:

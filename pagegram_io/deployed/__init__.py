@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pagegram_io.deployed import deepseek, longcat, qwen, small
 from pagegram_io.deployed.family import Family, RowFormat, TableTensor
+from pagegram_io.tokens import SHIPPED
 
 FAMILIES = {
     family.name: family
@@ -37,4 +38,11 @@ def family_of(name: str) -> Family:
     return FAMILIES[name]
 
 
-__all__ = ["FAMILIES", "NOT_FROM_TOKENS", "Family", "RowFormat", "TableTensor", "family_of"]
+def stand_in(model: str | None, stream: str) -> str | None:
+    """The shipped stream's name where it stands in for text in a model's own ids; None for any stream of a user's."""
+    if model not in FAMILIES or stream not in SHIPPED or FAMILIES[model].stream == stream:
+        return None
+    return stream
+
+
+__all__ = ["FAMILIES", "NOT_FROM_TOKENS", "Family", "RowFormat", "TableTensor", "family_of", "stand_in"]

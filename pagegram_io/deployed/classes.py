@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pagegram_io.errors import FormatError
-from pagegram_io.layout import ClassMap
+from pagegram_io.hashes import ClassMap
 
 if TYPE_CHECKING:
     import tokenizers

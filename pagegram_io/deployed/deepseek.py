@@ -12,12 +12,13 @@ from functools import partial
 
 from pagegram_io.deployed.classes import deepseek_classes
 from pagegram_io.deployed.family import Address, Family, RowFormat, TableTensor, primes_above
-from pagegram_io.layout import Hash
+from pagegram_io.hashes import Hash
+from pagegram_io.tokens import DEEPSEEK_STREAM
 
 VOCABULARY = 129_280
 PAD_CLASS = 2
 
-# Of look-back 0 to 3, by layer. Source: the released checkpoint's own buffers.
+# Of look-back 0 to 3, by layer. Source: the released checkpoint's own buffers. The demo's rule below gives the same.
 MULTIPLIERS = {
     1: (76632096046245, 4839876093313, 35959672319349, 73987337458391),
     14: (67716810739261, 51510806800915, 30921347202721, 82619226485591),
@@ -86,6 +87,7 @@ V41_FLASH = Family(
     tensors=_tensors,
     addresses=_addresses,
     make_hashes=partial(engram_hashes, MULTIPLIERS, ORDERS),
+    stream=DEEPSEEK_STREAM,
     formats=(
         RowFormat("fp8", (256, 8)),
         RowFormat("q8_0", (272,)),
@@ -111,5 +113,6 @@ DEMO = Family(
     tensors=_tensors,
     addresses=_addresses,
     make_hashes=partial(engram_hashes, DEMO_MULTIPLIERS, DEMO_ORDERS),
+    stream=DEEPSEEK_STREAM,
     formats=(RowFormat("bf16", (128,)), RowFormat("fp32", (256,))),
 )

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pagegram_io.layout import PAGE_BYTES, Column, Group, Hash, Layout, Region, is_prime
+from pagegram_io.hashes import Hash
+from pagegram_io.layout import PAGE_BYTES, Column, Group, Layout, Region, is_prime
 
 SCALES = ("resident", "read")
 
@@ -66,6 +67,7 @@ class Family:
     make_hashes: Callable[[], tuple[Hash, ...]]
     formats: tuple[RowFormat, ...]  # the first is what the checkpoint holds
     end_id: int | None = None
+    stream: str | None = None  # the shipped stream that is in its ids, if one is
     layer_count: int | None = None  # of the whole model, where known
 
     @property
@@ -108,13 +110,13 @@ class Family:
         if scales not in SCALES:
             raise ValueError(f"scales are {' or '.join(SCALES)}, not {scales!r}")
         form = self.format_of(row_format)
-        several = len(form.part_bytes) > 1
-        parts = form.part_bytes
-        if several:
-            parts = (sum(parts),) if repack else parts[:1] if scales == "resident" else parts
+        several, parts, resident = len(form.part_bytes) > 1, form.part_bytes, 0
         assumed = "each tensor on a page boundary"
-        if several and not repack and scales == "resident":
-            assumed += "; scales resident"
+        if repack:
+            parts = (sum(parts),)
+        elif several and scales == "resident":
+            resident = sum(parts[1:]) * self.row_count
+            parts, assumed = parts[:1], f"{assumed}; scales resident"
         layout = Layout(
             name=self.name,
             groups=self._groups(parts, page_bytes),
@@ -131,6 +133,7 @@ class Family:
             model=self.name,
             scales=scales if several and not repack else None,
             assumed=assumed,
+            resident_bytes=resident,
         )
         layout.page_count  # noqa: B018  (C checks the whole layout when the place is made)
         return layout

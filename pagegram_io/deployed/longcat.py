@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from pagegram_io.deployed.family import Address, Family, RowFormat, TableTensor
-from pagegram_io.layout import Hash
+from pagegram_io.hashes import Hash
 
 VOCABULARY = 131_072
 END_ID = 2

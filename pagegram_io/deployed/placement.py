@@ -85,11 +85,13 @@ def place_in_files(layout: Layout, parts: Parts, *, scales: str = "resident") ->
         )
         groups.append(dataclasses.replace(group, regions=regions))
     several = len(parts.part_bytes) > 1
+    resident = sum(parts.part_bytes[1:]) * layout.row_count if scales == "resident" else 0
     placed = dataclasses.replace(
         layout,
         groups=tuple(groups),
         row_format=parts.row_format,
         row_bytes=sum(part_bytes),
+        resident_bytes=resident,
         scales=scales if several else None,
         assumed="scales resident" if several and scales == "resident" else None,
         windows=windows,
@@ -118,7 +120,8 @@ def place_repacked(layout: Layout, parts: Sequence[int], *, aligned: bool, row_f
         row_format=f"{name} repacked",
         row_bytes=row_bytes,
         scales=None,
-        assumed=None,
+        assumed="aligned to pages in a file of its own" if aligned else "packed in a file of its own",
+        resident_bytes=0,
         windows=(),
     )
     placed.page_count  # noqa: B018  (C checks the whole layout when the place is made)

@@ -8,7 +8,7 @@ counts as the end-of-sequence id, never as 0.
 from __future__ import annotations
 
 from pagegram_io.deployed.family import Address, Family, RowFormat, TableTensor, primes_above
-from pagegram_io.layout import Hash
+from pagegram_io.hashes import Hash
 
 VOCABULARY = 248_320
 END_ID = 248_044

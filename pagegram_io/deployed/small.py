@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagegram_io.deployed.family import Address, Family, RowFormat, TableTensor
-from pagegram_io.layout import Hash
+from pagegram_io.hashes import Hash
 
 NANOGPT_VOCABULARY = 50_304
 NANOGPT_MULTIPLIERS = (36313, 27191)  # of the token and of the one before it
