@@ -21,6 +21,7 @@ COMMANDS = {
     "nvme": "What a device delivers under the reads of a table, at a held depth.",
     "mkfile": "A dense file the size of a table, for nvme to read.",
     "pack": "Pack a trained model's table into a file to be read from flash.",
+    "repack": "A deployed model's table, from its checkpoint, as a table file.",
     "inspect": "What a file holds: layout, pages, checks, sizes.",
     "verify": "Read every page of a table file and name the damaged ones.",
     "doctor": "What this machine can do, and the cure for what it cannot.",

@@ -12,7 +12,9 @@ from pagegram_io.table_file import FORMAT_VERSION, TableHeader, read_header
 
 def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The record of a file; its ``kind`` says what it is. FormatError, with the path, for a file that is not known."""
-    return table_record(path, read_header(path))
+    from pagegram_io.deployed.describe import describe, is_checkpoint
+
+    return describe(path) if is_checkpoint(path) else table_record(path, read_header(path))
 
 
 def table_record(path: str | os.PathLike[str], header: TableHeader) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -243,6 +244,8 @@ def describe(layout: Layout, stream: Stream, *, emit: str, form: str, columns: i
         **({} if layout.model is None else {"tokenizer_stand_in": stand_in(layout.model, stream.name)}),
         "columns": columns,
         "unused": native.NO_PAGE if emit == "pages" else None,
+        # Of a table in real files: page i of window w lies in w.file at w.byte + (i - w.page_begin) * page_bytes.
+        **({"windows": [dataclasses.asdict(window) for window in layout.windows]} if layout.windows else {}),
     }
 
 
@@ -332,13 +335,17 @@ def _write(
             file.write(("\n".join(lines) + "\n").encode())
             token += len(batch)
     else:
-        file.write(f"fio version 2 iolog\n{target} add\n{target} open\n".encode())
+        names = list(dict.fromkeys(window.file for window in layout.windows)) or [target]
+        file.write("".join(["fio version 2 iolog\n", *(f"{name} add\n{name} open\n" for name in names)]).encode())
         size = layout.page_bytes
         first_page = min(region.base_byte for region in layout.regions) // size  # where page id 0 lies in the file
         for batch in batches:
             used = batch[batch != native.NO_PAGE].tolist()
-            file.write("".join(f"{target} read {(first_page + page) * size} {size}\n" for page in used).encode())
-        file.write(f"{target} close\n".encode())
+            places = [(target, (first_page + page) * size) for page in used]
+            if layout.windows:
+                places = [layout.place_in_file(page * size) for page in used]
+            file.write("".join(f"{name} read {byte} {size}\n" for name, byte in places).encode())
+        file.write("".join(f"{name} close\n" for name in names).encode())
 
 
 def _write_parquet(batches: Iterator[np.ndarray], path: Path, columns: int) -> None:

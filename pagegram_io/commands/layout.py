@@ -143,6 +143,8 @@ def _print_table(records: list[LayoutRecord]) -> None:
         f"Rows in {first.row_format}, orders {first.orders}, "
         f"pages of {format_bytes(first.page_bytes)}, {first.placement}."
     )
-    if first.assumed:
+    if first.placement == "files":
+        console.print(f"Placed where the checkpoint's headers say{'; ' if first.assumed else ''}{first.assumed or ''}.")
+    elif first.assumed:
         resident = f" ({format_bytes(first.resident_bytes)} of RAM)" if first.resident_bytes else ""
         console.print(f"Assumed, without the checkpoint's headers: {first.assumed}{resident}.")

@@ -146,7 +146,11 @@ def caveats(records: Sequence[SimulationRecord]) -> list[str]:
 def assumptions(record: SimulationRecord) -> str:
     """What a deployed table's result takes for granted."""
     resident = f" ({format_bytes(record.resident_bytes)} of RAM)" if record.resident_bytes else ""
-    text = f"Assumed, without the checkpoint's headers: {record.assumed}{resident}."
+    if record.placement == "files":
+        text = "Placed where the checkpoint's headers say" + (f"; {record.assumed}" if record.assumed else "")
+    else:
+        text = f"Assumed, without the checkpoint's headers: {record.assumed}"
+    text += f"{resident}."
     if record.tokenizer_stand_in:
         text += f" {record.tokenizer_stand_in} stands in for the model's own ids: an estimate."
     return text
@@ -174,8 +178,8 @@ def warnings(records: Sequence[SimulationRecord], layouts: Sequence[Layout]) -> 
             )
         if layout.scales == "read":
             lines.append(
-                f"{layout.label}: scales lie in tensors of their own, so an uncached token costs {reads:.3g} reads, not "
-                f"{len(layout.groups)}; keep them resident, or repack"
+                f"{layout.label}: scales lie in tensors of their own, so an uncached token costs {reads:.3g} reads, "
+                f"not {len(layout.groups)}; keep them resident, or repack"
             )
     said = set()
     repeating: list[str] = []

@@ -120,7 +120,7 @@ def place_repacked(layout: Layout, parts: Sequence[int], *, aligned: bool, row_f
         row_format=f"{name} repacked",
         row_bytes=row_bytes,
         scales=None,
-        assumed="aligned to pages in a file of its own" if aligned else "packed in a file of its own",
+        assumed=f"{'aligned' if aligned else 'packed'} in a file of its own",
         resident_bytes=0,
         windows=(),
     )
