@@ -8,6 +8,8 @@
 
 #include "place.h"
 
+#define SINGLE_BLOCK 64 /* tokens */
+
 /* Keeps pages[0 .. count) ascending and distinct; a group touches a handful. */
 static uint32_t insert_page(uint32_t *pages, uint32_t count, uint32_t page)
 {
@@ -85,27 +87,43 @@ static int64_t pages_general(const pgio_place *place, const uint64_t *rows, uint
     return touched;
 }
 
-/* One row a group in units of one page or two, group by group. Returns as the wide path below does. */
+/* One row of one group after the other, of a block of tokens: units of one page or two. Returns the pages that
+ * straddling added, or -1 where some row is out of range. */
+static int64_t pages_single_group(const pgio_place *place, const group *of, const uint64_t *rows, uint64_t token_count,
+                                  uint32_t *out)
+{
+    const region *in = &place->regions[of->first_region];
+    uint32_t stride = place->group_count, page_columns = place->page_columns;
+    int64_t straddles = 0;
+    for (uint64_t t = 0; t < token_count; t++, out += page_columns) {
+        uint64_t row = rows[t * stride] - of->row_base;
+        if (row >= of->row_count)
+            return -1;
+        uint64_t first_byte = unit_byte(in, pgio_quotient(row, of->unit_rows));
+        uint64_t first = first_byte >> place->page_shift;
+        uint64_t last = (first_byte + in->given.unit_bytes - 1) >> place->page_shift;
+        out[0] = (uint32_t)(first - place->first_page);
+        if (of->width == 1)
+            continue;
+        out[1] = last == first ? PGIO_NO_PAGE : (uint32_t)(last - place->first_page);
+        straddles += last != first;
+    }
+    return straddles;
+}
+
+/* Group by group in blocks of tokens that stay in the cache. Returns as the wide path below does. */
 static int64_t pages_single(const pgio_place *place, const uint64_t *rows, uint64_t token_count, uint32_t *pages)
 {
-    uint32_t stride = place->group_count, page_columns = place->page_columns;
-    int64_t touched = (int64_t)(token_count * stride);
-    for (uint32_t g = 0; g < stride; g++) {
-        const group *of = &place->groups[g];
-        const region *in = &place->regions[of->first_region];
-        uint32_t *out = pages + of->first_page_column;
-        for (uint64_t t = 0; t < token_count; t++, out += page_columns) {
-            uint64_t row = rows[t * stride + g] - of->row_base;
-            if (row >= of->row_count)
+    int64_t touched = (int64_t)(token_count * place->group_count);
+    for (uint64_t begin = 0; begin < token_count; begin += SINGLE_BLOCK) {
+        uint64_t count = token_count - begin < SINGLE_BLOCK ? token_count - begin : SINGLE_BLOCK;
+        for (uint32_t g = 0; g < place->group_count; g++) {
+            const group *of = &place->groups[g];
+            int64_t straddles = pages_single_group(place, of, rows + begin * place->group_count + g, count,
+                                                   pages + begin * place->page_columns + of->first_page_column);
+            if (straddles < 0)
                 return -1;
-            uint64_t first_byte = unit_byte(in, pgio_quotient(row, of->unit_rows));
-            uint64_t first = first_byte >> place->page_shift;
-            uint64_t last = (first_byte + in->given.unit_bytes - 1) >> place->page_shift;
-            out[0] = (uint32_t)(first - place->first_page);
-            if (of->width == 1)
-                continue;
-            out[1] = last == first ? PGIO_NO_PAGE : (uint32_t)(last - place->first_page);
-            touched += last != first;
+            touched += straddles;
         }
     }
     return touched;

@@ -138,7 +138,7 @@ def test_traces_of_real_files_name_them(bare: Path, tmp_path: Path) -> None:
         (["simulate", "--ranks", "4", "--split", "heads"], 2, "--ranks goes with --model"),
         (["simulate", "--model", MODEL, "--files", ".", "--row-format", "q4_k"], 2, "the files say"),
         (["simulate", "--model", MODEL, "--files", "nothing-here"], 1, "no such file"),
-        (["repack", "--model", "nobody", "x", "-o", "y"], 1, "model 'nobody' is not known"),
+        (["repack", "--model", "nobody", "x", "-o", "y"], 2, "model 'nobody' is not known"),
         (["inspect", "nothing-here"], 1, "no such file"),
     ],
 )
