@@ -156,6 +156,20 @@ def test_quantising_twice_changes_nothing(seed: int, width: int) -> None:
         assert np.array_equal(nf4.encode(nf4.decode(rows, width)), rows)
 
 
+def test_a_process_that_flushes_subnormals_gets_the_same_bits(isa: str) -> None:
+    values = random_values(200, 34, 5)
+    values[:50] *= np.float32(2.0**-100)
+    values[50:60] = np.float32(1e-45)
+    rows = nf4.encode(values)
+    decoded = nf4.decode(rows, 34)
+    try:
+        torch.set_flush_denormal(True)  # of the CPU, for this thread
+        assert np.array_equal(nf4.encode(values, isa=isa), rows)
+        assert np.array_equal(nf4.decode(rows, 34, isa=isa).view(np.uint32), decoded.view(np.uint32))
+    finally:
+        torch.set_flush_denormal(False)
+
+
 @pytest.mark.parametrize("extra", [0, 1, 7, 4096])
 def test_rows_may_lie_apart_and_anywhere(isa: str, extra: int) -> None:
     values = random_values(50, 66, extra)

@@ -295,10 +295,15 @@ def test_damaged_descriptions_of_the_rows(tmp_path: Path) -> None:
             read_checkpoint_table(folder)
 
 
-def test_rows_are_mapped_not_read(tmp_path: Path) -> None:
+def test_rows_are_read_where_they_lie(tmp_path: Path) -> None:
     layout, rows = read_checkpoint_table(make_checkpoint(tmp_path / "model"))
-    assert layout == SMALL and isinstance(rows, np.memmap) and not rows.flags.writeable
-    assert np.array_equal(rows, table_of(SMALL))
+    assert layout == SMALL and rows.shape == (SMALL.row_count, 64)
+    assert np.array_equal(rows.read(0, SMALL.row_count), table_of(SMALL))
+    assert np.array_equal(rows.read(17, 23), table_of(SMALL)[17:23]) and rows.read(5, 5).shape == (0, 64)
+    os.truncate(rows.path, rows.data_byte + 256 * 20)
+    assert rows.read(0, 20).shape == (20, 64)
+    with pytest.raises(FormatError, match="cut while it was read"):
+        rows.read(17, 21)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

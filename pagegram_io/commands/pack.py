@@ -63,9 +63,11 @@ def command(checkpoint: str, path: str, row_format: str | None, as_json: bool, f
             advance(count)
 
         try:
-            packed = write_trained_file(path, layout, lambda begin, end: rows[begin:end], force=force, progress=report)
+            packed = write_trained_file(path, layout, rows.read, force=force, progress=report)
         except KeyboardInterrupt:
             print(f"stopped after {format_bytes(written)} of {format_bytes(total)}; no file is left", file=sys.stderr)
+            raise
+        except FormatError:
             raise
         except ValueError as error:  # of the checkpoint's values: the layout was judged above
             raise FormatError(f"{click.format_filename(checkpoint)}: {error}") from None
