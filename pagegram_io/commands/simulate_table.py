@@ -172,8 +172,8 @@ def warnings(records: Sequence[SimulationRecord], layouts: Sequence[Layout]) -> 
             )
         if layout.scales == "read":
             lines.append(
-                f"{layout.label}: scales lie in tensors of their own, so an uncached token costs {reads:.3g} reads, not "
-                f"{len(layout.groups)}; keep them resident, or repack"
+                f"{layout.label}: scales lie in tensors of their own, so an uncached token costs {reads:.3g} reads, "
+                f"not {len(layout.groups)}; keep them resident, or repack"
             )
     said = set()
     repeating: list[str] = []
