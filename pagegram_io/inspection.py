@@ -12,7 +12,9 @@ from pagegram_io.table_file import FORMAT_VERSION, TableHeader, read_header
 
 def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The record of a file; its ``kind`` says what it is. FormatError, with the path, for a file that is not known."""
-    return table_record(path, read_header(path))
+    from pagegram_io.deployed.describe import describe, is_checkpoint
+
+    return describe(path) if is_checkpoint(path) else table_record(path, read_header(path))
 
 
 def table_record(path: str | os.PathLike[str], header: TableHeader) -> dict[str, Any]:
@@ -31,7 +33,10 @@ def table_record(path: str | os.PathLike[str], header: TableHeader) -> dict[str,
         "data_byte": header.data_byte,
         "page_bytes": header.page_bytes,
         "pages": header.page_count,
+        "model": header.repacked.model if header.repacked else None,
     }
+    if header.repacked is not None:
+        return record | dict.fromkeys(LAYOUT_FIELDS) | _repacked_fields(header)
     if layout is None:
         return record | dict.fromkeys(LAYOUT_FIELDS)
     region = layout.regions[0]
@@ -44,6 +49,20 @@ def table_record(path: str | os.PathLike[str], header: TableHeader) -> dict[str,
         1 - rows_bytes / layout.file_bytes, straddle_probability(region, layout.page_bytes), expected_reads(layout),
     )  # fmt: skip
     return record | dict(zip(LAYOUT_FIELDS, values, strict=True))
+
+
+def _repacked_fields(header: TableHeader) -> dict[str, Any]:
+    repacked = header.repacked
+    assert repacked is not None
+    rows = sum(repacked.group_rows)
+    return {
+        "row_format": repacked.row_format,
+        "row_bytes": repacked.row_bytes,
+        "row_width": repacked.row_width,
+        "rows": rows,
+        "units_per_page": repacked.units_per_page,
+        "slack_share": 1 - rows * repacked.row_bytes / (header.page_count * header.page_bytes),
+    }
 
 
 LAYOUT_FIELDS = (

@@ -10,12 +10,12 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pagegram_io import native
-from pagegram_io.layout import Layout
+from pagegram_io.layout import Layout, about_model
 from pagegram_io.policy import (
     CurvePolicy,
     LruPolicy,
@@ -31,10 +31,13 @@ from pagegram_io.policy import (
 from pagegram_io.records import SimulationRecord, provenance
 from pagegram_io.sizes import CacheSize
 from pagegram_io.tokens import Stream, read_stream
-from pagegram_io.trace import LayoutSource
+from pagegram_io.trace import LayoutSource, PageSource
+
+if TYPE_CHECKING:
+    from pagegram_io.deployed.ranks import RankShare
 
 POLICIES = ("lru",)
-SPLITS = ("order", "column")
+SPLITS = ("order", "layer", "column")
 CACHE_UNITS = ("page", "row")
 
 
@@ -92,6 +95,7 @@ class Job:
     isa: str = "auto"
     threads: int = 1
     keep_curve: bool = False  # hand out misses at every size, not only at the grid's
+    share: RankShare | None = None  # one rank's part of a table that several share
 
 
 def _classes(layout: Layout, split: str | None) -> tuple[np.ndarray, list[dict[str, int]]]:
@@ -100,9 +104,16 @@ def _classes(layout: Layout, split: str | None) -> tuple[np.ndarray, list[dict[s
         orders = layout.order_of_page_column()
         names = sorted(set(orders.tolist()))
         return np.array([names.index(n) for n in orders], np.uint32), [{"order": n} for n in names]
+    if split == "layer":
+        if any(g.layer is None for g in layout.groups):
+            raise ValueError(f"{layout.label} belongs to no layer; split its reads by order or column")
+        layers = layout.layer_of_page_column()
+        names = sorted(set(layers.tolist()))
+        return np.array([names.index(n) for n in layers], np.uint32), [{"layer": n} for n in names]
     if split == "column":
         groups = layout.group_of_page_column()
-        return groups, [{"order": g.order, "column": i} for i, g in enumerate(layout.groups)]
+        layer = [{} if g.layer is None else {"layer": g.layer} for g in layout.groups]
+        return groups, [{"order": g.order, "column": i, **layer[i]} for i, g in enumerate(layout.groups)]
     return np.zeros(len(layout.group_of_page_column()), np.uint32), [{}]
 
 
@@ -133,12 +144,14 @@ def run_outcome(job: Job, *, stream: Stream | None = None, tick: Tick | None = N
     if job.cache_unit not in CACHE_UNITS:
         raise ValueError(f"cache unit {job.cache_unit!r} is not known; choose {' or '.join(CACHE_UNITS)}")
     if job.split is not None and job.split not in SPLITS:
-        raise ValueError(f"reads are split by {' or '.join(SPLITS)}, not by {job.split!r}")
+        raise ValueError(f"reads are split by {', '.join(SPLITS)}, not by {job.split!r}")
     stream = stream if stream is not None else job.stream.read()
     layout, sizes = job.layout, _sizes(job)
     classes, class_names = _classes(layout, job.split)
     capacities = [capacity for _, capacity, _ in sizes]
     every = None
+    if job.share is not None and job.cache_unit == "row":
+        raise ValueError("ranks are simulated with a cache of pages; leave --cache-unit row out")
     if job.cache_unit == "row":
         results = [
             drive(
@@ -153,11 +166,20 @@ def run_outcome(job: Job, *, stream: Stream | None = None, tick: Tick | None = N
         ]
     else:
         work = _policy(job, layout.page_count, capacities, classes)
-        source = LayoutSource(layout, stream, isa=job.isa)
+        source: PageSource = LayoutSource(layout, stream, isa=job.isa)
+        if job.share is not None:
+            from pagegram_io.deployed.ranks import RankSource
+
+            source = RankSource(layout, stream, job.share, isa=job.isa)
         results = [drive(source, work, capacities, warm_tokens=job.warm_tokens, dtype=np.uint32, tick=tick)]
         every = work.all_misses().sum(axis=1) if isinstance(work, CurvePolicy) and job.keep_curve else None
-    about = about_layout(layout) | about_stream(stream) | about_run(job.policy, job.cache_unit, job.isa, job.threads)
-    used = _bytes_used(layout, job.split)
+    about = (
+        about_layout(layout)
+        | about_stream(stream, layout.model)
+        | about_run(job.policy, job.cache_unit, job.isa, job.threads)
+        | about_share(job.share)
+    )
+    used = _bytes_used(layout, job.split) if job.share is None else None
     unit_bytes = layout.page_bytes if job.cache_unit == "page" else layout.row_bytes
     unit_count = layout.page_count if job.cache_unit == "page" else layout.row_count
     held = [min(capacity, unit_count) for capacity in capacities]
@@ -187,9 +209,9 @@ def _bytes_used(layout: Layout, split: str | None) -> list[int]:
     by_group = [len(g.columns) * sum(r.row_bytes for r in g.regions) for g in layout.groups]
     if split == "column":
         return by_group
-    if split == "order":
-        orders = sorted({g.order for g in layout.groups})
-        return [sum(b for b, g in zip(by_group, layout.groups, strict=True) if g.order == n) for n in orders]
+    if split in ("order", "layer"):
+        names = [g.order if split == "order" else g.layer or 0 for g in layout.groups]
+        return [sum(b for b, name in zip(by_group, names, strict=True) if name == n) for n in sorted(set(names))]
     return [sum(by_group)]
 
 
@@ -205,17 +227,28 @@ def about_layout(layout: Layout) -> dict[str, Any]:
         "base_byte": min(region.base_byte for region in layout.regions),
         "pages": layout.page_count,
         "file_bytes": layout.file_bytes,
-        "placement": "packed" if layout.packed else "aligned",
+        "placement": layout.placement,
         "seed": layout.seed,
         "heads": layout.heads,
         "row_width": layout.row_width,
         "dim": layout.dim,
         "orders": ",".join(map(str, layout.orders)),
+        **about_model(layout),
     }
 
 
-def about_stream(stream: Stream) -> dict[str, Any]:
-    return {"stream": stream.name, "stream_sha256": stream.sha256, "documents": len(stream.document_starts)}
+def about_share(share: RankShare | None) -> dict[str, Any]:
+    return {} if share is None else {"rank": share.rank, "ranks": share.ranks, "rank_split": share.split}
+
+
+def about_stream(stream: Stream, model: str | None = None) -> dict[str, Any]:
+    """What a record says of its stream; with a model, also whether the stream stands in for one in that model's ids."""
+    about = {"stream": stream.name, "stream_sha256": stream.sha256, "documents": len(stream.document_starts)}
+    if model is None:
+        return about
+    from pagegram_io.deployed import stand_in
+
+    return about | {"tokenizer_stand_in": stand_in(model, stream.name)}
 
 
 def about_run(policy: str, cache_unit: str, isa: str, threads: int) -> dict[str, Any]:

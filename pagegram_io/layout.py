@@ -7,6 +7,7 @@ parameters; a layout of one's own is built from the same parts.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pagegram_io import native
+from pagegram_io.hashes import PG1_HASHES, Hash
 
 if TYPE_CHECKING:
     from pagegram_io.tokens import Stream
@@ -31,31 +33,56 @@ def label_of(name: str, slots: int | None) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One row of each token: row_base + bucket * row_stride + slot (layouts.md section 2)."""
+    """One row of each token: row_base + bucket * row_stride + slot (layouts.md section 2).
 
-    bucket_order: int
+    `bucket_hash` and `slot_hash` are places in the layout's hashes: in PG1_HASHES, one less than the order.
+    """
+
+    bucket_hash: int
     bucket_salt: int
     modulus: int
     row_base: int
     row_stride: int = 1
-    slot_order: int = 1
+    slot_hash: int = 0
     slot_salt: int = 0
     slot_count: int = 1
     head: int = 0
+    multipliers: tuple[int, ...] = ()  # of poly, by look-back
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Units from first_unit up to the next segment's, one after the other from base_byte: a shard of a table."""
+
+    first_unit: int
+    base_byte: int
 
 
 @dataclass(frozen=True)
 class Region:
-    """Units of one group in the file; units_per_page 0 means packed: they follow one another and may straddle."""
+    """Units of one group in the file; units_per_page 0 means packed: they follow one another and may straddle.
+
+    Packed units may lie in segments (the first at unit 0, ascending); base_byte is then that of the lowest.
+    """
 
     base_byte: int
     unit_count: int
     unit_bytes: int
     row_bytes: int
     units_per_page: int
+    segments: tuple[Segment, ...] = ()
+
+    def runs(self) -> list[tuple[int, int]]:
+        """(base byte, units) of each range in which packed units follow one another."""
+        if not self.segments:
+            return [(self.base_byte, self.unit_count)]
+        ends = [segment.first_unit for segment in self.segments[1:]] + [self.unit_count]
+        return [(s.base_byte, end - s.first_unit) for s, end in zip(self.segments, ends, strict=True)]
 
     def end_byte(self, page_bytes: int) -> int:
         """The byte after the region; an aligned region ends with its last page."""
+        if self.segments:
+            return max(base + units * self.unit_bytes for base, units in self.runs())
         if self.units_per_page == 0:
             return self.base_byte + self.unit_count * self.unit_bytes
         unit_pages = -(-self.unit_bytes // page_bytes)
@@ -71,6 +98,7 @@ class Group:
     row_base: int
     unit_rows: int
     order: int
+    layer: int | None = None  # of the model, where a table belongs to one of several
 
     @property
     def row_count(self) -> int:
@@ -78,8 +106,23 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Window:
+    """Pages of a layout that lie in a real file: page_begin .. page_begin + page_count, from a byte on a page there."""
+
+    page_begin: int
+    page_count: int
+    file: str
+    byte: int
+
+
+@dataclass(frozen=True)
 class Layout:
-    """A table's complete addressing. Sizes in bytes; table_params is what was asked for."""
+    """A table's complete addressing. Sizes in bytes; table_params is what was asked for.
+
+    Of a deployed table: `model` names it, `scales` says whether a row's scales are in RAM ("resident") or read from
+    a region of their own ("read"), `resident_bytes` what they take in RAM, `assumed` what the placement takes for
+    granted. With `windows` its bytes are those of a virtual file: the pages of real ones that hold rows.
+    """
 
     name: str
     groups: tuple[Group, ...]
@@ -94,6 +137,12 @@ class Layout:
     slots: int | None = None
     seed: int = 0
     page_bytes: int = PAGE_BYTES
+    hashes: tuple[Hash, ...] = PG1_HASHES
+    model: str | None = None
+    scales: str | None = None
+    assumed: str | None = None
+    resident_bytes: int = 0
+    windows: tuple[Window, ...] = ()
 
     @property
     def label(self) -> str:
@@ -103,6 +152,11 @@ class Layout:
     @property
     def packed(self) -> bool:
         return any(region.units_per_page == 0 for region in self.regions)
+
+    @property
+    def placement(self) -> str:
+        """``aligned``, ``packed``, or ``files``: where the rows lie in files that others made."""
+        return "files" if self.windows else "packed" if self.packed else "aligned"
 
     @property
     def regions(self) -> tuple[Region, ...]:
@@ -161,18 +215,39 @@ class Layout:
                 return unit_byte(region, unit, self.page_bytes) + within * region.row_bytes
         raise ValueError(f"row {row} is not in this table of {self.row_count} rows")
 
+    def place_in_file(self, byte: int) -> tuple[str, int]:
+        """The real file, and the byte in it, behind a byte of a layout with windows."""
+        at = bisect.bisect_right(self.windows, byte // self.page_bytes, key=lambda window: window.page_begin) - 1
+        window = self.windows[at]
+        return window.file, byte - window.page_begin * self.page_bytes + window.byte
+
     def order_of_page_column(self) -> np.ndarray:
         """The n-gram order behind each column of a page matrix, int64 [page columns]."""
         orders = np.array([group.order for group in self.groups])
         return orders[self._place.group_of_column()]
+
+    def layer_of_page_column(self) -> np.ndarray:
+        """The layer behind each column of a page matrix, int64 [page columns]; -1 where groups have none."""
+        layers = np.array([-1 if group.layer is None else group.layer for group in self.groups])
+        return layers[self._place.group_of_column()]
 
     def group_of_page_column(self) -> np.ndarray:
         """The group behind each column of a page matrix, uint32 [page columns]."""
         return self._place.group_of_column()
 
 
+def about_model(layout: Layout) -> dict[str, str | int | None]:
+    """What a record or a trace says of a deployed table, and of no other."""
+    if layout.model is None:
+        return {}
+    return {name: getattr(layout, name) for name in ("model", "scales", "resident_bytes", "assumed")}
+
+
 def unit_byte(region: Region, unit: int, page_bytes: int) -> int:
     """File offset in bytes of a unit."""
+    if region.segments:
+        segment = region.segments[bisect.bisect_right(region.segments, unit, key=lambda s: s.first_unit) - 1]
+        return segment.base_byte + (unit - segment.first_unit) * region.unit_bytes
     if region.units_per_page == 0:
         return region.base_byte + unit * region.unit_bytes
     if region.unit_bytes > page_bytes:
@@ -332,7 +407,7 @@ def flat(params: int, shape: Shape | None = None) -> Layout:
         salt = native.salt(shape.seed, "row", n, 0)
 
         def columns(base: int, n: int = n, salt: int = salt) -> tuple[Column, ...]:
-            return (Column(n, salt, rows, base),)
+            return (Column(n - 1, salt, rows, base),)
 
         groups.append(placer.group(columns, units=rows, unit_rows=1, row_bytes=row_bytes, order=n))
     return _finish("flat", groups, params, shape, width=shape.dim, heads=1, slots=None)
@@ -350,7 +425,7 @@ def engram(params: int, shape: Shape | None = None) -> Layout:
             prime, salt = next(primes), native.salt(shape.seed, "row", n, k)
 
             def columns(base: int, n: int = n, k: int = k, salt: int = salt, prime: int = prime) -> tuple[Column, ...]:
-                return (Column(n, salt, prime, base, head=k),)
+                return (Column(n - 1, salt, prime, base, head=k),)
 
             groups.append(placer.group(columns, units=prime, unit_rows=1, row_bytes=row_bytes, order=n))
     return _finish("engram", groups, params, shape, width=shape.row_width, heads=shape.heads, slots=None)
@@ -371,12 +446,12 @@ def pagegram(params: int, slots: int, shape: Shape | None = None) -> Layout:
         def columns(base: int, n: int = n, bucket_salt: int = bucket_salt, prime: int = prime) -> tuple[Column, ...]:
             return tuple(
                 Column(
-                    bucket_order=n,
+                    bucket_hash=n - 1,
                     bucket_salt=bucket_salt,
                     modulus=prime,
                     row_base=base + k * slots,
                     row_stride=unit_rows,
-                    slot_order=n,
+                    slot_hash=n - 1,
                     slot_salt=native.salt(shape.seed, "row", n, k),
                     slot_count=slots,
                     head=k,
@@ -408,22 +483,28 @@ def build(
     return layouts
 
 
-def _phases(region: Region, page_bytes: int) -> np.ndarray:
-    """Where units can start in their page, each equally likely; int64 [phases]."""
+def _phases(region: Region, page_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where units can start in their page, and how likely each is; int64, float64 [phases]."""
     if region.units_per_page:
-        return np.arange(region.units_per_page) * region.unit_bytes
+        starts = np.arange(region.units_per_page) * region.unit_bytes
+        return starts, np.full(len(starts), 1 / len(starts))
     step = math.gcd(region.unit_bytes, page_bytes)
-    return np.arange(region.base_byte % step, page_bytes, step)
+    units: dict[int, int] = {}  # inside one run each phase is as likely as the others, but for its last lap
+    for base, count in region.runs():
+        units[base % step] = units.get(base % step, 0) + count
+    starts = np.concatenate([np.arange(first, page_bytes, step) for first in units])
+    shares = [np.full(page_bytes // step, n * step / page_bytes / region.unit_count) for n in units.values()]
+    return starts, np.concatenate(shares)
 
 
 def straddle_probability(region: Region, page_bytes: int) -> float:
     """Share of reads that cross a page boundary: of units, or of rows where a unit is longer than a page."""
-    starts = _phases(region, page_bytes)
+    starts, shares = _phases(region, page_bytes)
     if region.unit_bytes <= page_bytes:
-        return float(np.mean(starts + region.unit_bytes > page_bytes))
+        return float(shares @ (starts + region.unit_bytes > page_bytes))
     rows = np.arange(region.unit_bytes // region.row_bytes) * region.row_bytes
     within = (starts[:, None] + rows[None, :]) % page_bytes
-    return float(np.mean(within + region.row_bytes > page_bytes))
+    return float(shares @ np.mean(within + region.row_bytes > page_bytes, axis=1))
 
 
 def expected_reads(layout: Layout) -> float:
@@ -440,8 +521,8 @@ def expected_reads(layout: Layout) -> float:
 
 def _expected_pages_by_row(group: Group, region: Region, page_bytes: int) -> float:
     """A page of the unit is touched unless every head's row misses it; heads choose independently."""
-    totals = []
-    for start in _phases(region, page_bytes):
+    total = 0.0
+    for start, share in zip(*_phases(region, page_bytes), strict=True):
         page_count = -(-(int(start) + region.unit_bytes) // page_bytes)
         untouched = np.ones(page_count)
         for column in group.columns:
@@ -450,5 +531,5 @@ def _expected_pages_by_row(group: Group, region: Region, page_bytes: int) -> flo
             first_page, last_page = first // page_bytes, (first + region.row_bytes - 1) // page_bytes
             pages = np.arange(page_count)[:, None]
             untouched *= 1 - np.mean((pages >= first_page) & (pages <= last_page), axis=1)
-        totals.append(float(np.sum(1 - untouched)))
-    return float(np.mean(totals))
+        total += float(share * np.sum(1 - untouched))
+    return total

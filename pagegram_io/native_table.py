@@ -99,7 +99,7 @@ class TableFile(_Dropped):
             raise ValueError(f"engine {engine!r} is not known; choose one of {', '.join(ENGINES)}")
         if isa not in ISAS:
             raise ValueError(f"instruction set {isa!r} is not known; choose one of {', '.join(ISAS)}")
-        groups, regions = layout_groups(layout)
+        groups, regions, _segments = layout_groups(layout)
         options = {
             "data_byte": data_byte,
             "page_count": layout.page_count,

@@ -80,19 +80,32 @@ def write_trained_file(
     (ENOSPC, before anything is written, where the disk is too small); whatever fails or interrupts, no file is left.
     """
     header = trained_header(with_row_format(layout, layout.row_format))
+    encoder = _Encoder(layout, rows_of)
+    write_pages(path, header, encoder.image(), force=force, progress=progress)
+    return Packed(header, encoder.counts)
+
+
+def write_pages(
+    path: str | os.PathLike[str],
+    header: TableHeader,
+    chunks: Iterator[np.ndarray],
+    *,
+    force: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Write a table file of chunks, uint8, that join to its pages, and give each page its check (see above)."""
     name = os.fspath(path)
     refuse_existing(name, force)
     check_space(name, header.file_bytes)
-    encoder = _Encoder(layout, rows_of)
     checks = np.empty(0 if header.sealed else header.page_count, np.uint32)
     with new_file(name, force=force) as file:
         file.write(encode_header(header))
         unsynced = 0
-        for first, memory in _in_pages(encoder.image(), layout.page_bytes, layout.page_count):
+        for first, memory in _in_pages(chunks, header.page_bytes, header.page_count):
             if header.sealed:
-                seal_pages(memory, first, layout.page_bytes)
+                seal_pages(memory, first, header.page_bytes)
             else:
-                crcs = crc32c_of_pages(memory, layout.page_bytes)
+                crcs = crc32c_of_pages(memory, header.page_bytes)
                 checks[first : first + crcs.size] = crcs
             file.write(memory.data)
             unsynced += memory.size
@@ -105,7 +118,6 @@ def write_trained_file(
         file.write(checks.astype("<u4").tobytes())
         file.flush()
         os.fsync(file.fileno())
-    return Packed(header, encoder.counts)
 
 
 class _Encoder:
@@ -131,7 +143,7 @@ class _Encoder:
             count = min(step, region.unit_count - first)
             begin = group.row_base + first * group.unit_rows
             rows = self._rows(begin, begin + count * group.unit_rows)
-            yield _placed(rows.reshape(count, region.unit_bytes), region, self._layout.page_bytes)
+            yield placed_units(rows.reshape(count, region.unit_bytes), region, self._layout.page_bytes)
 
     def _rows(self, begin: int, end: int) -> np.ndarray:
         values = self._rows_of(begin, end)
@@ -145,7 +157,7 @@ class _Encoder:
         return rows
 
 
-def _placed(units: np.ndarray, region: Region, page_bytes: int) -> np.ndarray:
+def placed_units(units: np.ndarray, region: Region, page_bytes: int) -> np.ndarray:
     """Units, uint8 [count, unit_bytes], as they lie in their pages: uint8 [bytes]."""
     count, unit_bytes = units.shape
     if region.units_per_page == 0:

@@ -35,7 +35,9 @@ class Table:
     read again when it is next needed. Calls under way in other threads when it is closed end as they would have.
     """
 
-    def __init__(self, path: str, header: TableHeader, layout: Layout, file: TableFile, options: dict[str, Any]) -> None:
+    def __init__(
+        self, path: str, header: TableHeader, layout: Layout, file: TableFile, options: dict[str, Any]
+    ) -> None:
         self.path, self.header, self.layout = path, header, layout
         self.cache_bytes: int = options["cache_bytes"]
         self.depth: int = options["depth"]
@@ -117,7 +119,9 @@ class Table:
     def lookup_rows(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """``lookup`` of row numbers, integers [tokens, columns], for instance of ``History.rows``."""
         if self.header.content != "trained":
-            raise ValueError(f"{self.path}: holds a pattern made to be measured, no trained rows; rows() reads its bytes")
+            raise ValueError(
+                f"{self.path}: holds a pattern made to be measured, no trained rows; rows() reads its bytes"
+            )
         return self._give(rows, out, np.float32, self.layout.row_width)
 
     def bytes_of_rows(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:

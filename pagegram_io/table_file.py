@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -23,10 +23,12 @@ from pagegram_io.errors import FormatError
 from pagegram_io.layout import LAYOUT_NAMES, Layout, Shape, build
 from pagegram_io.native_reader import aligned_bytes, fill_pages
 from pagegram_io.output import new_path
+from pagegram_io.repacked import Repacked, repacked_from_json
 from pagegram_io.sizes import SIZE_LIMIT, format_bytes
+from pagegram_io.strict_json import is_whole, parse_json, shown
 
 FORMAT_VERSION = "1"
-CONTENTS = ("pattern", "trained")
+CONTENTS = ("pattern", "trained", "repacked")
 HEADER_BYTES_MAX = 2**20  # the eight bytes of its length included
 BLOCK_BYTES = 4096  # what O_DIRECT takes everywhere
 PAGE_BYTES_MAX = HEADER_BYTES_MAX  # the header fills whole pages
@@ -59,6 +61,7 @@ class TableHeader:
     content: str
     seed: int | None
     sealed: bool
+    repacked: Repacked | None = None
 
     @property
     def checks_byte(self) -> int | None:
@@ -72,10 +75,11 @@ class TableHeader:
 
 def has_room_for_seals(layout: Layout) -> bool:
     """Whether every page of a layout ends with eight bytes or more that no row uses."""
-    return all(
-        region.units_per_page > 0 and layout.page_bytes - region.units_per_page * region.unit_bytes >= SEAL_BYTES
-        for region in layout.regions
-    )
+    return all(_seals_fit(region.units_per_page, region.unit_bytes, layout.page_bytes) for region in layout.regions)
+
+
+def _seals_fit(units_per_page: int, unit_bytes: int, page_bytes: int) -> bool:
+    return units_per_page > 0 and page_bytes - units_per_page * unit_bytes >= SEAL_BYTES
 
 
 def layout_to_json(layout: Layout) -> str:
@@ -103,25 +107,25 @@ def layout_to_json(layout: Layout) -> str:
 def layout_from_json(text: str) -> Layout:
     """The layout that ``layout_to_json`` wrote. ValueError says what is wrong with the text."""
     try:
-        fields = _parse_json(text)
+        fields = parse_json(text)
     except ValueError as error:
         raise ValueError(f"the layout is not JSON ({error})") from None
     names = {"name", "orders", "row_format", "packed", *_LAYOUT_LIMITS}
     if type(fields) is not dict or set(fields) != names:
         raise ValueError(f"the layout is not an object of {', '.join(sorted(names))}")
     for name, limit in _LAYOUT_LIMITS.items():
-        if not (_is_whole(fields[name], limit) or (name == "slots" and fields[name] is None)):
-            raise ValueError(f"the layout's {name} is {_shown(fields[name])}, not a whole number up to {limit}")
+        if not (is_whole(fields[name], limit) or (name == "slots" and fields[name] is None)):
+            raise ValueError(f"the layout's {name} is {shown(fields[name])}, not a whole number up to {limit}")
     orders = fields["orders"]
-    if type(orders) is not list or not all(_is_whole(order, native.MAX_ORDER) for order in orders):
-        raise ValueError(f"the layout's orders are {_shown(orders)}, not a list of numbers up to {native.MAX_ORDER}")
+    if type(orders) is not list or not all(is_whole(order, native.MAX_ORDER) for order in orders):
+        raise ValueError(f"the layout's orders are {shown(orders)}, not a list of numbers up to {native.MAX_ORDER}")
     name, row_format, packed, slots = (fields.pop(key) for key in ("name", "row_format", "packed", "slots"))
     if name not in LAYOUT_NAMES or type(row_format) is not str or type(packed) is not bool:
         raise ValueError(
-            f"the layout is {_shown(name)} of {_shown(row_format)} rows, packed {_shown(packed)}, which is not known"
+            f"the layout is {shown(name)} of {shown(row_format)} rows, packed {shown(packed)}, which is not known"
         )
     if (slots is None) == (name == "pagegram"):
-        raise ValueError(f"the layout is {name} with {_shown(slots)} slots; pagegram alone has slots")
+        raise ValueError(f"the layout is {name} with {shown(slots)} slots; pagegram alone has slots")
     params = fields.pop("table_params")
     shape = Shape(**{**fields, "orders": tuple(orders)}, row_format=row_format, packed=packed)
     return build([name], params, slots=[1 if slots is None else slots], shape=shape)[0]
@@ -135,6 +139,8 @@ def encode_header(header: TableHeader) -> bytes:
         metadata["seed"] = str(header.seed)
     if header.layout is not None:
         metadata["layout"] = layout_to_json(header.layout)
+    if header.repacked is not None:
+        metadata["repacked"] = header.repacked.to_json()
     end = page_count * page_bytes
     fields: dict[str, Any] = {
         "__metadata__": metadata,
@@ -168,7 +174,7 @@ def _read_header(file: BinaryIO) -> TableHeader:
         raise ValueError(f"its header of {data_byte} bytes is longer than a table file's, at most {HEADER_BYTES_MAX}")
     text = file.read(data_byte - 8)
     try:
-        fields = _parse_json(text.decode())
+        fields = parse_json(text.decode())
     except ValueError as error:
         raise ValueError(f"not a safetensors file: its header is not JSON ({error})") from None
     if type(fields) is not dict or not text.startswith(b"{"):
@@ -180,7 +186,7 @@ def _read_header(file: BinaryIO) -> TableHeader:
     if version is None or "pages" not in fields:
         raise ValueError("a safetensors file, but not a table file: it has no pages or no format_version")
     if version != FORMAT_VERSION:
-        raise ValueError(f"a table file of version {_shown(version)}; this program reads version {FORMAT_VERSION}")
+        raise ValueError(f"a table file of version {shown(version)}; this program reads version {FORMAT_VERSION}")
     header = _from_tensors(fields, metadata, data_byte)
     if header.file_bytes != file_bytes:
         raise ValueError(f"it has {file_bytes} bytes and its header speaks of {header.file_bytes}: it was cut or grew")
@@ -191,7 +197,7 @@ def _from_tensors(fields: dict[str, Any], metadata: dict[str, str], data_byte: i
     """The header that tensors and metadata make, all but the file's size checked."""
     extra = sorted(set(fields) - {"pages", "page_checks"})
     if extra:
-        raise ValueError(f"a table file holds pages and page_checks, no tensor {_shown(extra[0])}")
+        raise ValueError(f"a table file holds pages and page_checks, no tensor {shown(extra[0])}")
     page_count, page_bytes = _shape_of(fields["pages"], "pages", "U8", 2)
     if not 512 <= page_bytes <= PAGE_BYTES_MAX or page_bytes & (page_bytes - 1):
         raise ValueError(f"its pages have {page_bytes} bytes, not a power of two from 512 to {PAGE_BYTES_MAX}")
@@ -206,10 +212,10 @@ def _from_tensors(fields: dict[str, Any], metadata: dict[str, str], data_byte: i
         _check_offsets(fields["page_checks"], "page_checks", end, end + 4 * page_count)
     content, seed_text = metadata.get("content"), metadata.get("seed")
     if content not in CONTENTS:
-        raise ValueError(f"its content is {_shown(content)}, which is not {' or '.join(CONTENTS)}")
+        raise ValueError(f"its content is {shown(content)}, which is not {' or '.join(CONTENTS)}")
     seed = int(seed_text) if seed_text and re.fullmatch(r"[0-9]{1,20}", seed_text) else None
     if (seed is None) != (seed_text is None) or (seed or 0) >= 2**64:
-        raise ValueError(f"its seed is {_shown(seed_text)}, not a whole number below 2^64")
+        raise ValueError(f"its seed is {shown(seed_text)}, not a whole number below 2^64")
     layout = layout_from_json(metadata["layout"]) if "layout" in metadata else None
     if layout is not None and (layout.page_bytes, layout.page_count) != (page_bytes, page_count):
         raise ValueError(
@@ -220,17 +226,25 @@ def _from_tensors(fields: dict[str, Any], metadata: dict[str, str], data_byte: i
         raise ValueError("a pattern has a seed, and pages with their checks inside")
     if content == "trained" and (layout is None or sealed != has_room_for_seals(layout)):
         raise ValueError("trained rows have a layout, and page_checks exactly where its pages have no room for checks")
-    return TableHeader(layout, page_bytes, page_count, data_byte, content, seed, sealed)
+    repacked = repacked_from_json(metadata["repacked"], page_bytes) if "repacked" in metadata else None
+    if (content == "repacked") != (repacked is not None) or (repacked is not None and layout is not None):
+        raise ValueError("repacked rows say in `repacked` what they are, and have no layout of ours")
+    if repacked is not None and repacked.page_count(page_bytes) != page_count:
+        wanted = repacked.page_count(page_bytes)
+        raise ValueError(f"its repacked rows take {wanted} pages, and it holds {page_count}")
+    if repacked is not None and sealed != _seals_fit(repacked.units_per_page, repacked.row_bytes, page_bytes):
+        raise ValueError("repacked rows have page_checks exactly where their pages have no room for checks")
+    return TableHeader(layout, page_bytes, page_count, data_byte, content, seed, sealed, repacked)
 
 
 def _shape_of(tensor: Any, name: str, dtype: str, dimensions: int) -> list[int]:
     if type(tensor) is not dict or set(tensor) != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"its tensor {name} is not described by dtype, shape and data_offsets")
     shape = tensor["shape"]
-    whole = type(shape) is list and all(_is_whole(extent, SIZE_LIMIT) and extent > 0 for extent in shape)
+    whole = type(shape) is list and all(is_whole(extent, SIZE_LIMIT) and extent > 0 for extent in shape)
     if tensor["dtype"] != dtype or not whole or len(shape) != dimensions:
         raise ValueError(
-            f"its tensor {name} is {_shown(tensor['dtype'])} {_shown(shape)}, not {dtype} of {dimensions} dimension(s)"
+            f"its tensor {name} is {shown(tensor['dtype'])} {shown(shape)}, not {dtype} of {dimensions} dimension(s)"
         )
     return list(shape)
 
@@ -238,35 +252,7 @@ def _shape_of(tensor: Any, name: str, dtype: str, dimensions: int) -> list[int]:
 def _check_offsets(tensor: dict[str, Any], name: str, begin: int, end: int) -> None:
     offsets = tensor["data_offsets"]
     if type(offsets) is not list or offsets != [begin, end] or not all(type(offset) is int for offset in offsets):
-        raise ValueError(f"its tensor {name} lies at {_shown(offsets)}, not at [{begin}, {end}]")
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:60] + "..."
-
-
-def _is_whole(value: Any, limit: int) -> bool:
-    return type(value) is int and 0 <= value <= limit
-
-
-def _parse_json(text: str) -> Any:
-    """JSON without doubled keys, NaN or bottomless nesting; ValueError."""
-    try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("a key appears twice")
-    return fields
-
-
-def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON number")
+        raise ValueError(f"its tensor {name} lies at {shown(offsets)}, not at [{begin}, {end}]")
 
 
 def pattern_header(table: Layout | int, *, page_bytes: int = BLOCK_BYTES, seed: int = 0) -> TableHeader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import numpy as np
 
 from pagegram_io import native
 from pagegram_io.errors import FormatError
-from pagegram_io.layout import Layout
+from pagegram_io.layout import Layout, about_model
 from pagegram_io.output import new_file, new_path
 from pagegram_io.records import SCHEMA, provenance
 from pagegram_io.tokens import Stream
@@ -23,7 +24,7 @@ EMITS = ("pages", "rows", "bytes")
 
 
 # What the .json beside a trace may say of its layout and stream, and as what.
-_TEXT, _COUNT, _COUNT_OR_NONE = (str,), (int,), (int, type(None))
+_TEXT, _COUNT, _TEXT_OR_NONE, _COUNT_OR_NONE = (str,), (int,), (str, type(None)), (int, type(None))
 DESCRIBED: dict[str, tuple[type, ...]] = {
     "layout": _TEXT,
     "slots": _COUNT_OR_NONE,
@@ -42,6 +43,11 @@ DESCRIBED: dict[str, tuple[type, ...]] = {
     "stream": _TEXT,
     "stream_sha256": _TEXT,
     "documents": _COUNT,
+    "model": _TEXT_OR_NONE,
+    "scales": _TEXT_OR_NONE,
+    "resident_bytes": _COUNT_OR_NONE,
+    "assumed": _TEXT_OR_NONE,
+    "tokenizer_stand_in": _TEXT_OR_NONE,
 }
 
 
@@ -204,6 +210,8 @@ def emit_batches(layout: Layout, stream: Stream, emit: str) -> Iterator[np.ndarr
 
 def describe(layout: Layout, stream: Stream, *, emit: str, form: str, columns: int) -> dict[str, Any]:
     """What stands in the .json beside a trace: enough to make it again."""
+    from pagegram_io.deployed import stand_in
+
     return {
         "kind": "trace",
         "schema": SCHEMA,
@@ -220,7 +228,7 @@ def describe(layout: Layout, stream: Stream, *, emit: str, form: str, columns: i
         "heads": layout.heads,
         "dim": layout.dim,
         "orders": ",".join(map(str, layout.orders)),
-        "placement": "packed" if layout.packed else "aligned",
+        "placement": layout.placement,
         "base_byte": min(region.base_byte for region in layout.regions),
         "page_bytes": layout.page_bytes,
         "pages": layout.page_count,
@@ -232,8 +240,12 @@ def describe(layout: Layout, stream: Stream, *, emit: str, form: str, columns: i
         "stream_sha256": stream.sha256,
         "tokens": len(stream.ids),
         "documents": len(stream.document_starts),
+        **about_model(layout),
+        **({} if layout.model is None else {"tokenizer_stand_in": stand_in(layout.model, stream.name)}),
         "columns": columns,
         "unused": native.NO_PAGE if emit == "pages" else None,
+        # Of a table in real files: page i of window w lies in w.file at w.byte + (i - w.page_begin) * page_bytes.
+        **({"windows": [dataclasses.asdict(window) for window in layout.windows]} if layout.windows else {}),
     }
 
 
@@ -323,13 +335,17 @@ def _write(
             file.write(("\n".join(lines) + "\n").encode())
             token += len(batch)
     else:
-        file.write(f"fio version 2 iolog\n{target} add\n{target} open\n".encode())
+        names = list(dict.fromkeys(window.file for window in layout.windows)) or [target]
+        file.write("".join(["fio version 2 iolog\n", *(f"{name} add\n{name} open\n" for name in names)]).encode())
         size = layout.page_bytes
         first_page = min(region.base_byte for region in layout.regions) // size  # where page id 0 lies in the file
         for batch in batches:
             used = batch[batch != native.NO_PAGE].tolist()
-            file.write("".join(f"{target} read {(first_page + page) * size} {size}\n" for page in used).encode())
-        file.write(f"{target} close\n".encode())
+            places = [(target, (first_page + page) * size) for page in used]
+            if layout.windows:
+                places = [layout.place_in_file(page * size) for page in used]
+            file.write("".join(f"{name} read {byte} {size}\n" for name, byte in places).encode())
+        file.write("".join(f"{name} close\n" for name in names).encode())
 
 
 def _write_parquet(batches: Iterator[np.ndarray], path: Path, columns: int) -> None:

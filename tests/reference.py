@@ -176,7 +176,10 @@ def rows(table: Table, ids: Sequence[int], starts: Sequence[int]) -> list[list[i
 
 
 def unit_byte(region: Any, unit: int, page_bytes: int) -> int:
-    """Where a unit starts. Walks by pages when aligned, by bytes when packed."""
+    """Where a unit starts. Walks by segments, by pages when aligned, by bytes when packed."""
+    if region.segments:
+        segment = [s for s in region.segments if s.first_unit <= unit][-1]
+        return segment.base_byte + (unit - segment.first_unit) * region.unit_bytes
     if region.units_per_page == 0:
         return region.base_byte + unit * region.unit_bytes
     if region.unit_bytes > page_bytes:
@@ -189,6 +192,9 @@ def unit_byte(region: Any, unit: int, page_bytes: int) -> int:
 
 def region_bytes(region: Any, page_bytes: int) -> tuple[int, int]:
     """First byte, and the byte after the last (after its page when aligned)."""
+    if region.segments:
+        starts = [unit_byte(region, unit, page_bytes) for unit in range(region.unit_count)]
+        return min(starts), max(starts) + region.unit_bytes
     end = unit_byte(region, region.unit_count - 1, page_bytes) + region.unit_bytes
     if region.units_per_page:
         end = -(-end // page_bytes) * page_bytes
@@ -206,7 +212,7 @@ def touched_bytes(group: Any, region: Any, row: int, page_bytes: int) -> tuple[i
 
 
 def first_page(groups: Sequence[Any], page_bytes: int) -> int:
-    return min(region.base_byte for group in groups for region in group.regions) // page_bytes
+    return min(region_bytes(region, page_bytes)[0] for group in groups for region in group.regions) // page_bytes
 
 
 def page_count(groups: Sequence[Any], page_bytes: int) -> int:

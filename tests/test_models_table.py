@@ -72,7 +72,7 @@ def test_rows_and_signs_on_a_gpu_are_those_of_the_cpu(shipped: Callable[[int | N
 def two_orders_in_one_bucket() -> Layout:
     """A layout of one's own as data: the bucket by the bigram, the slot by the trigram."""
     columns = tuple(
-        Column(2, 11, 97, row_base=k * 4, row_stride=8, slot_order=3, slot_salt=k + 5, slot_count=4, head=k)
+        Column(1, 11, 97, row_base=k * 4, row_stride=8, slot_hash=2, slot_salt=k + 5, slot_count=4, head=k)
         for k in range(2)
     )
     group = Group(columns, (Region(0, 97, 8 * 10, 10, 6),), 0, 8, 2)

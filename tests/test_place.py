@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagegram_io import native
-from pagegram_io.layout import Column, Group, Layout, Region
+from pagegram_io.layout import Column, Group, Layout, Region, Segment
 
 NO_ROW = np.uint64(native.NO_ROW)
 
@@ -29,8 +29,25 @@ def layout_of(groups: tuple[Group, ...], page_bytes: int = 512, name: str = "tes
 def group_of(
     regions: tuple[Region, ...], *, row_base: int = 0, unit_rows: int = 1, columns: int = 1, modulus: int = 1
 ) -> Group:
-    lines = tuple(Column(1, 0, modulus, row_base, unit_rows) for _ in range(columns))
+    lines = tuple(Column(0, 0, modulus, row_base, unit_rows) for _ in range(columns))
     return Group(lines, regions, row_base, unit_rows, 1)
+
+
+@st.composite
+def segmented_regions(draw: st.DrawFn, byte: int, units: int, unit_bytes: int, row_bytes: int) -> Region:
+    """Units in segments of equal numbers, the first and the last perhaps shorter, or of any; gaps between them."""
+    if draw(st.booleans()):
+        step = draw(st.integers(1, units))
+        firsts = [0, *range(draw(st.integers(1, step)), units, step)]
+    else:
+        firsts = sorted({0} | draw(st.sets(st.integers(0, units - 1), max_size=8)))
+    ends = [*firsts[1:], units]
+    bases = {}
+    for i in draw(st.permutations(range(len(firsts)))):
+        bases[i] = byte + draw(st.integers(0, 700))
+        byte = bases[i] + (ends[i] - firsts[i]) * unit_bytes
+    segments = tuple(Segment(first, bases[i]) for i, first in enumerate(firsts))
+    return Region(min(bases.values()), units, unit_bytes, row_bytes, 0, segments)
 
 
 @st.composite
@@ -45,7 +62,9 @@ def group_lists(draw: st.DrawFn, page_bytes: int = 512) -> tuple[Group, ...]:
             row_bytes = draw(st.sampled_from([1, 2, 3, 10, 34, 64, 100, 256, 512, 513, 1500]))
             slack = draw(st.sampled_from([0, 0, 0, 1, 30]))
             unit_bytes = unit_rows * row_bytes + slack
-            if draw(st.booleans()):  # packed, from any byte
+            if draw(st.integers(0, 3)) == 0:  # packed in shards, which need not stand in the order of their units
+                region = draw(segmented_regions(byte, units, unit_bytes, row_bytes))
+            elif draw(st.booleans()):  # packed, from any byte
                 byte += draw(st.integers(0, 2 * page_bytes))
                 region = Region(byte, units, unit_bytes, row_bytes, 0)
             else:
@@ -125,6 +144,60 @@ def test_pages_of_simple_groups_equal_plain_python(data: st.DataObject) -> None:
     groups = data.draw(simple_groups())
     check_pages(groups, data.draw(rows_of(groups, False)), 512)
     check_pages(groups, data.draw(rows_of(groups, True)), 512)
+
+
+@st.composite
+def single_groups(draw: st.DrawFn) -> tuple[Group, ...]:
+    """One column and one packed region of short units a group, in one range or in shards: tables in checkpoints."""
+    groups, byte, row = [], draw(st.integers(0, 2000)), draw(st.sampled_from([0, 3, 2**40]))
+    for _ in range(draw(st.integers(1, 20))):
+        unit_rows, units, row_bytes = draw(st.integers(1, 3)), draw(st.integers(1, 200)), draw(st.integers(1, 170))
+        region = Region(byte, units, unit_rows * row_bytes, row_bytes, 0)
+        if draw(st.booleans()):
+            region = draw(segmented_regions(byte, units, unit_rows * row_bytes, row_bytes))
+        groups.append(group_of((region,), row_base=row, unit_rows=unit_rows))
+        byte, row = region.end_byte(512), row + units * unit_rows
+    return tuple(groups)
+
+
+@given(st.data())
+def test_pages_of_single_groups_equal_plain_python(data: st.DataObject) -> None:
+    groups = data.draw(single_groups())
+    check_pages(groups, data.draw(rows_of(groups, False)), 512)
+    check_pages(groups, data.draw(rows_of(groups, True)), 512)
+
+
+@pytest.mark.parametrize("firsts", [[0, 3, 10, 17, 24], [0, 3, 10, 17, 25], [0, 7], [0, 8], [0], [0, 1, 2, 3, 4]])
+def test_every_unit_of_a_segmented_region_has_its_address(firsts: list[int]) -> None:
+    """Equal shards (found by a division) and others (found by a search), in C, in Python and in the twin."""
+    segments = tuple(Segment(first, 1000 * (7 - i) + 13 * i) for i, first in enumerate(firsts))
+    region = Region(min(s.base_byte for s in segments), 26, 34, 34, 0, segments)
+    group = group_of((region,), row_base=5)
+    layout = layout_of((group,))
+    rows = np.arange(5, 31, dtype=np.uint64)[:, None]
+    with native.Place(layout) as place:
+        offsets = place.bytes(rows)[:, 0].tolist()
+        assert place.page_count == reference.page_count((group,), 512)
+    assert offsets == [layout.address(row) for row in range(5, 31)]
+    assert offsets == [reference.unit_byte(region, unit, 512) for unit in range(26)]
+    assert layout.file_bytes == reference.region_bytes(region, 512)[1] - region.base_byte
+
+
+def test_segments_of_hundreds_of_millions_of_rows_are_found_exactly() -> None:
+    shard = 2_500_012
+    firsts = [0, *range(1_234_567, 320_001_446, shard)]
+    equal = tuple(Segment(first, 10**9 * i + 8) for i, first in enumerate(firsts))
+    other = (*equal[:-1], Segment(firsts[-1] - 1, equal[-1].base_byte))
+    for segments in (equal, other):
+        region = Region(8, 320_001_446, 160, 160, 0, segments)
+        group = group_of((region,))
+        edges = {r for s in segments for r in (s.first_unit - 1, s.first_unit, s.first_unit + 1)} - {-1}
+        rows = sorted(edges | {320_001_445})
+        with native.Place(layout_of((group,), 4096)) as place:
+            offsets = place.bytes(np.array(rows, np.uint64)[:, None])[:, 0].tolist()
+            pages = place.pages(np.array(rows, np.uint64)[:, None])
+        assert offsets == [reference.unit_byte(region, row, 4096) for row in rows]
+        assert pages[:, 0].tolist() == [byte // 4096 for byte in offsets]
 
 
 @pytest.mark.parametrize("layout", small_layouts(), ids=lambda x: x.label)
@@ -378,6 +451,12 @@ def simple(*regions: Region, unit_rows: int = 1, columns: int = 1, row_base: int
         (simple(Region(0, 2, 10, 1, 1)) * 4097, "groups"),
         (simple(*[Region(512 * i, 2, 10, 1, 1) for i in range(3)], columns=2000), "more than 4096"),
         (simple(Region(-1, 2, 10, 1, 1)), "too large for the C core"),
+        (simple(Region(0, 9, 10, 10, 51, (Segment(0, 0), Segment(4, 512)))), "only packed units"),
+        (simple(Region(0, 9, 10, 10, 0, (Segment(1, 0), Segment(4, 512)))), "segment 0 begins at unit 1"),
+        (simple(Region(0, 9, 10, 10, 0, (Segment(0, 0), Segment(4, 512), Segment(4, 900)))), "segment 2"),
+        (simple(Region(0, 9, 10, 10, 0, (Segment(0, 0), Segment(9, 512)))), "segment 1 begins at unit 9"),
+        (simple(Region(0, 9, 10, 10, 0, (Segment(0, 0), Segment(4, 2**62)))), "2\\^62"),
+        (simple(Region(0, 9, 10, 10, 0, (Segment(0, 0), Segment(4, 2**64 - 5)))), "2\\^62"),
     ],
 )
 def test_places_that_cannot_be_are_refused(groups: tuple[Group, ...], match: str) -> None:
@@ -420,7 +499,7 @@ def own(
     """Buckets of heads * slots rows in units of any number of rows."""
     modulus, stride = 101, heads * slots
     columns = tuple(
-        Column(bucket_order, 11, modulus, shift + k * slots, stride, slot_order, 1000 + k, slots, k)
+        Column(bucket_order - 1, 11, modulus, shift + k * slots, stride, slot_order - 1, 1000 + k, slots, k)
         for k in range(heads)
     )
     units = -(-(modulus * stride + shift) // unit_rows)
@@ -476,7 +555,7 @@ def test_a_source_refuses_what_its_parts_refuse() -> None:
     stream = make_stream([1, 2, 3])
     good = own(8)
     group = good.groups[0]
-    bad_column = Column(2, 11, 101, 4, 8, 99, 1001, 4, 1)
+    bad_column = Column(1, 11, 101, 4, 8, 99, 1001, 4, 1)
     for groups in (
         (),
         (Group((), group.regions, 0, 8, 2),),

@@ -211,8 +211,9 @@ def test_inspect_says_what_a_file_holds(layout: Layout, tmp_path: Path, capsys: 
 def test_paths_they_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("verify", "inspect"):
+        folder = "not a regular file" if name == "verify" else "holds neither .safetensors nor .gguf"
         for path, words in ((tmp_path / "none", "no such file"), (tmp_path / "pipe", "not a regular file"),
-                            (tmp_path, "not a regular file")):  # fmt: skip
+                            (tmp_path, folder)):  # fmt: skip
             assert run(name, path) == 1
             _, err = capsys.readouterr()
             assert words in err and err.count("\n") == 1

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pagegram_io.commands.model import model_options, refuse_model_options
 from pagegram_io.commands.options import (
     CACHES,
     COUNT,
@@ -14,8 +15,10 @@ from pagegram_io.commands.options import (
     checkpoint_layout,
     checkpoint_option,
     force_option,
+    given,
     layout_options,
     layouts_of,
+    option_text,
     print_records,
     record_options,
     refuse_outputs,
@@ -39,6 +42,8 @@ Examples:
 \b
   pagegram-io simulate --table 20B --cache 1GiB
   pagegram-io simulate --table 3.2B,20B --cache 64MiB,1GiB,10%,none --by order
+  pagegram-io simulate --model deepseek-v4.1-flash --cache 8GiB --by layer
+  pagegram-io simulate --model deepseek-v4.1-flash --files checkpoint/ --ranks 4 --split heads
   pagegram-io simulate --table 20B --curve --json > curve.jsonl
   pagegram-io simulate --table 20B --plot reads.png
   pagegram-io simulate --checkpoint run --tokens mine.u16 --eod 0 --cache 64KiB,none
@@ -48,6 +53,7 @@ Examples:
 
 @click.command("simulate", epilog=EPILOG)
 @table_option("20B")
+@model_options
 @click.option(
     "--cache",
     "caches",
@@ -78,9 +84,10 @@ Examples:
 )
 @click.option(
     "--by",
+    "--split",
     "split",
-    type=click.Choice(["order", "column"]),
-    help="Split the reads by n-gram order, or by what is read at once. [e.g. order]",
+    type=click.Choice(["order", "layer", "column", "heads", "rows", "columns"]),
+    help="Reads by n-gram order, layer (of a model) or column; with --ranks: how they share a table. [e.g. order]",
 )
 @click.option(
     "--warm",
@@ -108,6 +115,12 @@ Examples:
     help="Simulate this page trace (.npy or .u32) instead of our layouts. [e.g. mine.npy]",
 )
 @click.option("--name", metavar="NAME", help="What to call the layout behind --pages. [e.g. mine]")
+@click.option(
+    "--ranks",
+    type=click.IntRange(1, 4096),
+    metavar="N",
+    help="With --model: what each of N tensor-parallel ranks reads, by --split heads, rows or columns. [e.g. 4]",
+)
 @stream_options
 @shape_options
 @threads_option
@@ -126,6 +139,8 @@ def command(**values: Any) -> None:
     cache does not serve.
     """
     _check_outputs(values)
+    refuse_model_options(values)
+    _check_ranks(values)
     if values["pages_path"] is not None:
         if values["checkpoint_path"] is not None:
             raise click.UsageError("--pages and --checkpoint both say what is read; give one of them")
@@ -147,6 +162,33 @@ def _check_outputs(values: dict[str, Any]) -> None:
         check_suffix(values["plot_path"])
         if values["split"]:
             raise click.UsageError("--plot draws whole reads; it cannot be used with --by")
+
+
+RANK_SPLITS = ("heads", "rows", "columns")
+
+
+def _check_ranks(values: dict[str, Any]) -> None:
+    """--ranks and its way of splitting go together, with --model, and print reads."""
+    split_ranks = values["split"] in RANK_SPLITS
+    if (values["ranks"] is not None) != split_ranks:
+        raise click.UsageError(f"--ranks N goes with --split {', '.join(RANK_SPLITS)}, and they with it")
+    if not split_ranks:
+        return
+    if values["model"] is None:
+        raise click.UsageError("--ranks goes with --model")
+    for name in ("plot_path", "curve_npy"):
+        if values[name]:
+            raise click.UsageError(f"{option_text(name)} draws a whole table; it cannot be used with --ranks")
+
+
+def _shares(values: dict[str, Any]) -> list[Any]:
+    """The ranks' shares of the table, or None alone for the whole of it."""
+    if values["ranks"] is None:
+        return [None]
+    from pagegram_io.deployed import family_of
+    from pagegram_io.deployed.ranks import shares_of
+
+    return list(shares_of(family_of(values["model"]).tensors, values["ranks"], values["split"]))
 
 
 def _every_size(values: dict[str, Any]) -> bool:
@@ -178,10 +220,12 @@ def _run_layouts(values: dict[str, Any]) -> tuple[list[Layout], list[Outcome]]:
             keep_curve=bool(values["curve_npy"]),
             warm_tokens=values["warm_tokens"],
             cache_unit=values["cache_unit"],
-            split=values["split"],
+            split=values["split"] if values["ranks"] is None else None,
             policy=values["policy"],
+            share=share,
         )
         for layout in layouts
+        for share in _shares(values)
     ]
     with progress("simulating", sum(job_accesses(job, len(stream.ids)) for job in jobs)) as report:
         return layouts, run_jobs(jobs, stream=stream, threads=values["threads"], report=report)
@@ -207,10 +251,22 @@ def _write(values: dict[str, Any], layouts: list[Layout], outcomes: list[Outcome
     else:
         state = {label_of(outcome.records[0]): outcome.state_bytes for outcome in outcomes}
         print_table(asked, verbose=values["verbose"], state_bytes=state, ours=bool(layouts))
+        if values["model"] is not None:
+            print(f"next: {next_command(values)}")
         if values["curve"] and not (values["csv_path"] or values["plot_path"] or values["curve_npy"]):
             print("note: the curve's records go to --json, --csv, --plot or --curve-npy", file=sys.stderr)
     for line in warnings(asked, layouts):
         print(f"note: {line}", file=sys.stderr)
+
+
+def next_command(values: dict[str, Any]) -> str:
+    """The command that turns this result into a verdict."""
+    parts = ["pagegram-io plan --model", values["model"], "--cache", ",".join(cache.text for cache in values["caches"])]
+    if given("row_format"):
+        parts += ["--row-format", values["row_format"]]
+    if values["scales"] != "resident":
+        parts += ["--scales", values["scales"]]
+    return " ".join([*parts, *(["--repack"] if values["repack"] else [])])
 
 
 def _curve_path(path: str, of: Layout | SimulationRecord, count: int) -> str:

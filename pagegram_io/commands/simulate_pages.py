@@ -29,8 +29,16 @@ INHERITED = (
     "stream",
     "stream_sha256",
     "documents",
+    "model",
+    "scales",
+    "resident_bytes",
+    "assumed",
+    "tokenizer_stand_in",
 )
 OURS = (
+    "model",
+    "scales",
+    "repack",
     "layouts",
     "slots",
     "seed",

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from pagegram_io.commands.model import model_layout, model_options, refuse_model_options
 from pagegram_io.commands.options import (
     COUNT,
     PathOption,
@@ -26,6 +27,7 @@ Examples:
 
 \b
   pagegram-io trace --layout pagegram --table 20B --limit 1M -o pages.npy
+  pagegram-io trace --model deepseek-v4.1-flash --limit 100K -o deepseek.npy
   pagegram-io trace --layout engram --table 20B --limit 3M --format u32 -o engram.u32
   pagegram-io trace --checkpoint run --tokens mine.u16 --eod 0 -o pages.npy
   pagegram-io trace --layout flat --table 200M --limit 100K --format fio-iolog --target /dev/nvme0n1 -o reads.iolog
@@ -37,8 +39,9 @@ Examples:
     "--layout",
     "layout_name",
     type=click.Choice(["flat", "engram", "pagegram"]),
-    help="Which layout. [e.g. pagegram]",
+    help="Which layout; needed unless --model or --checkpoint is given. [e.g. pagegram]",
 )
+@model_options
 @click.option(
     "--slots",
     type=int,
@@ -121,10 +124,13 @@ def command(**values: Any) -> None:
 def _layout(values: dict[str, Any]) -> Any:
     from pagegram_io.layout import build
 
+    refuse_model_options(values)
     if values["checkpoint_path"] is not None:
         return checkpoint_layout(values)
+    if values["model"] is not None:
+        return model_layout(values)
     if values["layout_name"] is None:
-        raise click.UsageError("give --layout, or --checkpoint for that of a trained model")
+        raise click.UsageError("give --layout, or --model, or --checkpoint for that of a trained model")
     shape = shape_of(values)
     return build([values["layout_name"]], values["table"], slots=[values["slots"]], shape=shape)[0]
 

@@ -52,7 +52,10 @@ def _orders(layout: Layout) -> list[tuple[int, int, int]]:
     """The n-gram orders of each column's bucket, slot and signs: signs follow the longest that the column hashes."""
     orders = []
     for column in (column for group in layout.groups for column in group.columns):
-        bucket, slot = column.bucket_order, column.slot_order
+        hashes = layout.hashes[column.bucket_hash], layout.hashes[column.slot_hash]
+        if any(part.scheme != "pg1" for part in hashes):
+            raise ValueError(f"{layout.label}: models train with hashes of the scheme pg1 alone")
+        bucket, slot = (part.order for part in hashes)
         orders.append((bucket, slot, max(bucket, slot) if column.slot_count > 1 else bucket))
     return orders
 

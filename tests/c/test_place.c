@@ -4,16 +4,21 @@
 #define GROUPS  12
 #define REGIONS 3
 #define MANY    400 /* pages of one token in these tests, at most */
+#define CUTS    4
 
 typedef struct table {
     pgio_group groups[GROUPS];
     pgio_region regions[GROUPS * REGIONS];
+    pgio_segment segments[GROUPS * REGIONS][CUTS];
     uint32_t group_count, region_count, column_count;
     uint64_t page_bytes;
 } table;
 
 static uint64_t unit_start(const pgio_region *region, uint64_t unit, uint64_t page_bytes)
 {
+    for (uint32_t i = region->segment_count; i > 0; i--)
+        if (region->segments[i - 1].first_unit <= unit)
+            return region->segments[i - 1].base_byte + (unit - region->segments[i - 1].first_unit) * region->unit_bytes;
     if (region->units_per_page == 0)
         return region->base_byte + unit * region->unit_bytes;
     if (region->unit_bytes > page_bytes)
@@ -26,6 +31,19 @@ static uint64_t region_end(const pgio_region *region, uint64_t page_bytes)
 {
     uint64_t end = unit_start(region, region->unit_count - 1, page_bytes) + region->unit_bytes;
     return region->units_per_page ? (end + page_bytes - 1) / page_bytes * page_bytes : end;
+}
+
+/* Cuts a packed region in up to CUTS segments with gaps between them. */
+static void cut(pgio_region *region, pgio_segment *segments, uint64_t *random)
+{
+    uint64_t first = 0, byte = region->base_byte;
+    while (region->segment_count < CUTS && first < region->unit_count) {
+        uint64_t units = 1 + random_below(random, region->unit_count - first);
+        segments[region->segment_count++] = (pgio_segment){first, byte};
+        byte += units * region->unit_bytes + random_below(random, 600);
+        first += units;
+    }
+    region->segments = segments;
 }
 
 static table random_table(uint64_t *random, int simple)
@@ -50,6 +68,8 @@ static table random_table(uint64_t *random, int simple)
             if (!simple && random_below(random, 2)) {
                 region->base_byte = byte + random_below(random, 1000);
                 region->units_per_page = 0;
+                if (random_below(random, 2))
+                    cut(region, t.segments[t.region_count - 1], random);
             } else {
                 region->base_byte = (byte + t.page_bytes - 1) / t.page_bytes * t.page_bytes;
                 uint64_t most = region->unit_bytes > t.page_bytes ? 1 : t.page_bytes / region->unit_bytes;
@@ -60,6 +80,14 @@ static table random_table(uint64_t *random, int simple)
         row += units * group->unit_rows;
     }
     return t;
+}
+
+/* A table is passed on by value: its regions' segments are its own again, wherever it now lies. */
+static void adopt(table *t)
+{
+    for (uint32_t r = 0; r < t->region_count && r < GROUPS * REGIONS; r++)
+        if (t->regions[r].segment_count)
+            t->regions[r].segments = t->segments[r];
 }
 
 static int new_place(pgio_place **place, const table *t, uint32_t isa, pgio_error *error)
@@ -187,6 +215,7 @@ static int test_twin(void)
     uint64_t random = 5;
     for (int round = 0; round < 800; round++) {
         table t = random_table(&random, round % 2);
+        adopt(&t);
         FOR_EACH_ISA(isa)
         if (check_place(&t, isa, &random))
             return 1;
@@ -295,8 +324,9 @@ static int test_refusals(void)
     BAD(regions[1].base_byte = 513);
     BAD(regions[1].units_per_page = 13);
     BAD(regions[1].units_per_page = UINT32_MAX);
-    BAD(regions[1].unit_bytes = 513); /* longer than a page, and twelve of them on it */
-    bad[count] = good;                /* a group of two regions that differ in their units */
+    BAD(regions[1].unit_bytes = 513);  /* longer than a page, and twelve of them on it */
+    BAD(regions[1].segment_count = 1); /* and none given */
+    bad[count] = good;                 /* a group of two regions that differ in their units */
     bad[count].region_count = 3, bad[count++].groups[1].region_count = 2;
     bad[count] = good; /* one token would touch too many pages */
     bad[count].groups[1].unit_rows = 1, bad[count].regions[1].units_per_page = 1;

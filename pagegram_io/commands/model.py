@@ -1,0 +1,123 @@
+"""``--model``, wherever ``--table`` is taken: a deployed table in place of our layouts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pagegram_io.commands.options import PathOption, given, grouped, option_text
+
+if TYPE_CHECKING:
+    from pagegram_io.deployed import Family
+    from pagegram_io.layout import Layout
+    from pagegram_io.tokens import Stream
+
+model_options = grouped(
+    [
+        click.option(
+            "--model",
+            metavar="NAME",
+            help="A deployed table instead of --table; pagegram-io models lists them. [e.g. deepseek-v4.1-flash]",
+        ),
+        click.option(
+            "--scales",
+            type=click.Choice(["resident", "read"]),
+            default="resident",
+            show_default=True,
+            help="With --model: are the scales of rows in RAM, or read from tensors of their own? [e.g. read]",
+        ),
+        click.option("--repack", is_flag=True, help="With --model: a row and its scales stand together."),
+        click.option("--aligned", is_flag=True, help="With --repack: no row straddles; each column starts on a page."),
+        click.option(
+            "--files",
+            type=PathOption,
+            metavar="PATH",
+            help="With --model: place its rows where this checkpoint's headers say. [e.g. DeepSeek-V4.1-Flash/]",
+        ),
+    ]
+)
+
+# What --model brings itself.
+OURS = (
+    "table",
+    "tables",
+    "layouts",
+    "layout_name",
+    "slots",
+    "packed",
+    "base_byte",
+    "orders",
+    "heads",
+    "row_width",
+    "dim",
+    "seed",
+)
+
+
+def model_layout(values: dict[str, Any]) -> Layout:
+    """The layout of --model, in its own row format unless --row-format was written."""
+    from pagegram_io.deployed import family_of
+
+    family = family_of(values["model"])
+    useless = [name for name in OURS if name in values and given(name)]
+    if useless:
+        raise click.UsageError(f"{option_text(useless[0])} describes our layouts; --model brings its own")
+    values["orders"] = family.orders
+    if values["aligned"] and not values["repack"]:
+        raise click.UsageError("--aligned goes with --repack: a checkpoint's own rows lie where they lie")
+    if values["files"] is not None or values["aligned"]:
+        return _placed(family, values)
+    return family.layout(
+        row_format=values["row_format"] if given("row_format") else None,
+        scales=values["scales"],
+        repack=values["repack"],
+        page_bytes=values["page_bytes"],
+    )
+
+
+def _placed(family: Family, values: dict[str, Any]) -> Layout:
+    """In the files of --files or, with --repack, in a file of its own made of rows like theirs."""
+    from pagegram_io.deployed.placement import find_parts, place_in_files, place_repacked
+    from pagegram_io.deployed.source_files import read_checkpoint
+
+    layout = family.layout(page_bytes=values["page_bytes"])
+    if values["files"] is None:
+        form = family.format_of(values["row_format"] if given("row_format") else None)
+        return place_repacked(layout, form.part_bytes, aligned=True, row_format=form.name)
+    if given("row_format"):
+        raise click.UsageError("--row-format and --files: the files say how their rows are stored")
+    parts = find_parts(family, read_checkpoint(values["files"]))
+    if values["repack"]:
+        return place_repacked(layout, parts.part_bytes, aligned=values["aligned"], row_format=parts.row_format)
+    return place_in_files(layout, parts, scales=values["scales"])
+
+
+def refuse_model_options(values: dict[str, Any]) -> None:
+    """Without --model, what only it takes."""
+    for name in ("scales", "repack", "aligned", "files"):
+        if values["model"] is None and given(name):
+            raise click.UsageError(f"{option_text(name)} goes with --model")
+
+
+def model_stream_path(values: dict[str, Any]) -> str | None:
+    """The stream of --tokens; without it the shipped one in the model's own ids, where there is one."""
+    from pagegram_io.deployed import family_of
+    from pagegram_io.tokens import shipped_stream_path
+
+    own = family_of(values["model"]).stream
+    path: str | None = values["stream_path"]
+    return str(shipped_stream_path(own)) if path is None and own is not None else path
+
+
+def check_model_stream(model: str, stream: Stream) -> None:
+    """Refuse ids that the model does not have, before C does, and say where others come from."""
+    from pagegram_io.deployed import family_of
+
+    family = family_of(model)
+    largest = int(stream.ids.max())
+    if largest >= family.vocabulary:
+        raise ValueError(
+            f"{stream.name} has the id {largest}, and {model} has {family.vocabulary:,} ids: give --tokens in its own "
+            f"({family.tokenizer}); pagegram-io tokens makes them from text"
+        )

@@ -1,0 +1,87 @@
+"""``pagegram-io repack``: a deployed model's table, from its checkpoint, as a table file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pagegram_io.commands.options import PathOption, force_option
+
+EPILOG = """
+Examples:
+
+\b
+  pagegram-io repack --model deepseek-v4.1-flash DeepSeek-V4.1-Flash/ -o engram.safetensors
+  pagegram-io repack --model qwen3.8-flash-next --packed model.safetensors.index.json -o ple.safetensors
+  pagegram-io verify engram.safetensors
+"""
+
+
+@click.command("repack", epilog=EPILOG)
+@click.argument("source", metavar="SOURCE", type=PathOption)
+@click.option("--model", required=True, metavar="NAME", help="Whose table it is. [e.g. deepseek-v4.1-flash]")
+@click.option(
+    "-o",
+    "--output",
+    "output",
+    type=PathOption,
+    required=True,
+    metavar="FILE",
+    help="The table file to write. [e.g. engram.safetensors]",
+)
+@click.option("--packed", is_flag=True, help="Rows follow one another and may straddle pages. Default: aligned.")
+@click.option(
+    "--page-bytes",
+    type=int,
+    default=4096,
+    show_default=True,
+    metavar="N",
+    help="Page size: a power of two from 512. [e.g. 16384]",
+)
+@force_option
+def command(**values: Any) -> None:
+    """Write the table of a checkpoint, SOURCE, as a table file: each row's scales beside it, each page with its check.
+
+    SOURCE is a folder, a model.safetensors.index.json, or a .safetensors or .gguf file. Rows are streamed: a few MiB
+    of memory do for any table. Rows in the files are already read where they lie by --files; repacking is for good.
+    """
+    from pagegram_io.deployed import family_of
+    from pagegram_io.deployed.placement import find_parts
+    from pagegram_io.deployed.repacking import write_repacked_file
+    from pagegram_io.deployed.source_files import read_checkpoint
+    from pagegram_io.output import refuse_existing
+    from pagegram_io.progress import byte_progress
+    from pagegram_io.sizes import format_bytes
+
+    family = family_of(values["model"])
+    refuse_existing(values["output"], values["force"])
+    parts = find_parts(family, read_checkpoint(values["source"]))
+    total, done = family.row_count * sum(parts.part_bytes), 0
+    with byte_progress("repacking", total) as advance:
+
+        def report(count: int) -> None:
+            nonlocal done
+            done += count
+            advance(count)
+
+        try:
+            header = write_repacked_file(
+                values["output"],
+                family.layout(page_bytes=values["page_bytes"]),
+                parts,
+                aligned=not values["packed"],
+                force=values["force"],
+                progress=report,
+            )
+        except KeyboardInterrupt:
+            text = f"stopped after {format_bytes(done)} of about {format_bytes(total)}; nothing was written"
+            raise KeyboardInterrupt(text) from None
+    repacked = header.repacked
+    assert repacked is not None
+    click.echo(
+        f"{values['output']}: {sum(repacked.group_rows):,} rows of {repacked.row_bytes} bytes on "
+        f"{header.page_count:,} pages, {format_bytes(header.file_bytes)}; check it with: "
+        f"pagegram-io verify {values['output']}",
+        err=True,
+    )

@@ -1,0 +1,127 @@
+"""Raw rows of a placed table from the very files of a checkpoint, so that an engine need not repack it to try it.
+
+The pages that a batch of tokens needs are read once each, up to ``depth`` at a time; a row that straddles pages, or
+whose scales lie in a tensor of their own, is joined on its way into the caller's memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import numpy as np
+
+from pagegram_io import native
+from pagegram_io.deployed.extents import require_bytes
+from pagegram_io.deployed.placement import Parts
+from pagegram_io.layout import Layout
+from pagegram_io.native_reader import STATUS_CORRUPT, STATUS_SHORT, Reader, aligned_bytes
+
+BATCH_PAGES = 4096  # read at a time: 16 MiB of pages of 4 KiB
+
+
+class RowsReader:
+    """Rows of a layout with windows. Belongs to the thread that makes it; a context manager.
+
+    ``row_bytes`` is what a row takes in all its parts together, the weights' first. With ``parts`` a file that ends
+    before its rows do is refused at once (FormatError, naming the tensor). OSError where a file cannot be read,
+    ValueError for a layout that is in no file.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        parts: Parts | None = None,
+        *,
+        depth: int = 64,
+        engine: str = "auto",
+        buffered: bool = False,
+    ) -> None:
+        if not layout.windows:
+            raise ValueError(f"{layout.label} is placed by assumption, in no file that could be read; give --files")
+        if parts is not None:
+            require_bytes(parts.extents(scales=layout.scales == "read"))
+        self._layout, self._place = layout, native.Place(layout)
+        self._parts = [len(group.regions) for group in layout.groups for _ in group.columns]
+        self._part_bytes = [r.row_bytes for g in layout.groups for _ in g.columns for r in g.regions]
+        self.column_count, self.row_bytes = layout.column_count, layout.row_bytes
+        self._begins = np.array([window.page_begin for window in layout.windows], np.int64)
+        self._readers: dict[str, Reader] = {}
+        flags = ("buffered",) if buffered else ()
+        try:
+            for file in dict.fromkeys(window.file for window in layout.windows):
+                self._readers[file] = Reader(
+                    file, depth=depth, engine=engine, page_bytes=layout.page_bytes, flags=flags
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
+        self._place.close()
+
+    def __enter__(self) -> RowsReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def engines(self) -> dict[str, str]:
+        """The engine that reads each file."""
+        return {file: reader.info().engine for file, reader in self._readers.items()}
+
+    def read(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Global rows, integers [tokens, columns], into out, uint8 [tokens, columns, row_bytes] with any strides."""
+        shape = (len(rows), self.column_count, self.row_bytes)
+        if out is None:
+            out = np.empty(shape, np.uint8)
+        if out.dtype != np.uint8 or out.shape != shape or not out.flags.writeable:
+            raise ValueError(f"rows go to writeable uint8 {list(shape)}, not to {out.dtype} {list(out.shape)}")
+        step = max(1, BATCH_PAGES // self._place.page_columns)
+        for begin in range(0, len(rows), step):
+            self._read_batch(rows[begin : begin + step], out[begin : begin + step])
+        return out
+
+    def _read_batch(self, rows: np.ndarray, out: np.ndarray) -> None:
+        page_bytes = self._layout.page_bytes
+        starts = self._place.bytes(rows).astype(np.int64)
+        sizes = np.array(self._part_bytes, np.int64)
+        first, last = starts // page_bytes, (starts + sizes - 1) // page_bytes
+        span = int((last - first).max(initial=0)) + 1
+        every = first[..., None] + np.arange(span)
+        pages = np.unique(every[every <= last[..., None]])
+        memory = self._read_pages(pages)
+        # Of a row's pages none is left out, so they stand side by side in memory too.
+        begins = np.searchsorted(pages, first) * page_bytes + starts % page_bytes
+        at = 0
+        for column, parts in enumerate(self._parts):
+            filled = 0
+            for part in range(at, at + parts):
+                size = self._part_bytes[part]
+                out[:, column, filled : filled + size] = memory[begins[:, part, None] + np.arange(size)]
+                filled += size
+            at += parts
+
+    def _read_pages(self, pages: np.ndarray) -> np.ndarray:
+        page_bytes, windows = self._layout.page_bytes, self._layout.windows
+        memory = aligned_bytes(len(pages) * page_bytes)
+        window_of = np.searchsorted(self._begins, pages, side="right") - 1
+        for at in np.unique(window_of).tolist():
+            window = windows[at]
+            chosen = np.flatnonzero(window_of == at)
+            low, high = int(chosen[0]), int(chosen[-1]) + 1
+            wanted = pages[low:high] - window.page_begin + window.byte // page_bytes
+            status = self._readers[window.file].read(wanted, memory[low * page_bytes : high * page_bytes])
+            bad = np.flatnonzero(status < 0)
+            if bad.size:
+                raise _read_error(window.file, int(wanted[bad[0]]) * page_bytes, int(status[bad[0]]))
+        return memory
+
+
+def _read_error(file: str, byte: int, status: int) -> OSError:
+    known = {STATUS_SHORT: "the file ended early", STATUS_CORRUPT: "its checksum is wrong"}
+    text = known.get(status) or os.strerror(-status)
+    return OSError(errno.EIO if status in known else -status, f"reading at byte {byte}: {text}", file)

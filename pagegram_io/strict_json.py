@@ -1,0 +1,36 @@
+"""JSON from files that others made: no doubled keys, no NaN, no bottomless nesting."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+
+def parse_json(text: str) -> Any:
+    """What a JSON text holds; ValueError where it says one thing twice, or what JSON has no word for."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def shown(value: Any) -> str:
+    """A value from a file, printable on one line and short enough to stand in it."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "..."
+
+
+def is_whole(value: Any, limit: int) -> bool:
+    """A whole number of 0 to limit, and not a bool."""
+    return type(value) is int and 0 <= value <= limit
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a key appears twice")
+    return fields
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON number")
