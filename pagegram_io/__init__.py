@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pagegram_io.deployed import family_of
     from pagegram_io.errors import FormatError
+    from pagegram_io.hashes import Hash
     from pagegram_io.job import Job, StreamSpec, run, run_jobs
     from pagegram_io.layout import Column, Group, Layout, Region, Shape, engram, flat, pagegram
     from pagegram_io.records import records_to_frame
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
     from pagegram_io.tokens import Stream, read_stream
 
 _HOMES = {
+    "deployed": ("family_of",),
     "errors": ("FormatError",),
+    "hashes": ("Hash",),
     "job": ("Job", "StreamSpec", "run", "run_jobs"),
     "layout": ("Column", "Group", "Layout", "Region", "Shape", "engram", "flat", "pagegram"),
     "records": ("records_to_frame",),
@@ -33,6 +37,7 @@ __all__ = [
     "Column",
     "FormatError",
     "Group",
+    "Hash",
     "Job",
     "Layout",
     "Region",
@@ -42,6 +47,7 @@ __all__ = [
     "Table",
     "curve",
     "engram",
+    "family_of",
     "flat",
     "pagegram",
     "read_stream",

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from pagegram_io.deployed import family_of
 from pagegram_io.job import Cells, Job, Outcome, StreamSpec, about_run, about_stream, make_records, run_jobs
 from pagegram_io.layout import LAYOUT_NAMES, Shape, build
 from pagegram_io.policy import CurvePolicy, LruPolicy, Policy, Tick, cache_sizes, drive, index_bytes
 from pagegram_io.records import SimulationRecord
 from pagegram_io.sizes import parse_cache, parse_count
-from pagegram_io.tokens import Stream, read_stream
+from pagegram_io.tokens import Stream, read_stream, shipped_stream_path
 from pagegram_io.trace import BATCH_PLACES, ArraySource
 
 
@@ -24,6 +25,7 @@ def simulate(
     layouts: Sequence[str] = LAYOUT_NAMES,
     slots: Sequence[int] = (4, 15),
     shape: Shape | None = None,
+    model: str | Sequence[str] = (),
     tokens: str | Stream | None = None,
     limit: int | None = None,
     curve: bool = False,
@@ -35,16 +37,25 @@ def simulate(
     """Reads per token of each layout at each cache size, as the ``simulate`` command prints them.
 
     ``tokens`` is a Stream, a file, or None for the shipped stream. With ``curve`` there is a record for each size of
-    a logarithmic grid as well. Raises ValueError, FormatError or OSError with one sentence.
+    a logarithmic grid as well. ``model`` names deployed tables, which are simulated instead of ours; without tokens,
+    on the shipped stream in the first one's ids if there is one. Raises ValueError, FormatError or OSError with one
+    sentence.
     """
     tables = [table] if isinstance(table, (str, int)) else list(table)
     caches = tuple(parse_cache(c) for c in (cache.split(",") if isinstance(cache, str) else cache))
+    families = [family_of(name) for name in ([model] if isinstance(model, str) else model)]
+    if tokens is None and families and families[0].stream:
+        tokens = str(shipped_stream_path(families[0].stream))
     stream = tokens if isinstance(tokens, Stream) else read_stream(tokens, limit=limit)
     spec = StreamSpec(None if isinstance(tokens, Stream) else tokens, limit=limit, sha256=stream.sha256)
-    jobs = [
-        Job(spec, layout, caches, curve=curve, warm_tokens=warm_tokens, cache_unit=cache_unit, split=by)
+    made = [family.layout() for family in families] or [
+        layout
         for size in tables
         for layout in build(layouts, parse_count(size) if isinstance(size, str) else size, slots=slots, shape=shape)
+    ]
+    jobs = [
+        Job(spec, layout, caches, curve=curve, warm_tokens=warm_tokens, cache_unit=cache_unit, split=by)
+        for layout in made
     ]
     return [record for outcome in run_jobs(jobs, stream=stream, threads=threads) for record in outcome.records]
 

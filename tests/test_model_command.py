@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+import pagegram_io
 from pagegram_io import native
 from pagegram_io.cli import run
 from pagegram_io.deployed import FAMILIES, family_of
@@ -150,6 +151,16 @@ def test_our_layouts_have_no_layers_and_no_models(folder: Path, capsys: pytest.C
     refused(["simulate", "--table", "10M", *QUICK, "--by", "layer"], capsys, 2, "belongs to no layer")
     assert run(["simulate", "--table", "10M", *QUICK, "--json"]) == 0
     assert all(record["model"] is None and record["assumed"] is None for record in records(capsys))
+
+
+def test_the_notebooks_face_takes_models(capsys: pytest.CaptureFixture[str]) -> None:
+    (record,) = pagegram_io.simulate(model="deepseek-v4.1-flash", cache="1MiB", limit=3000)
+    assert run(["simulate", "--model", "deepseek-v4.1-flash", *QUICK, "--json"]) == 0
+    (printed,) = records(capsys)
+    assert (record.stream, record.misses) == (DEEPSEEK_STREAM, printed["misses"])
+    both = pagegram_io.simulate(model=["qwen3.8-flash-next", "gemma-ple"], cache="1MiB", limit=1000)
+    assert [r.model for r in both] == ["qwen3.8-flash-next", "gemma-ple"]
+    assert {r.tokenizer_stand_in for r in both} == {"multilingual-20m"}
 
 
 # ---- models ------------------------------------------------------------------------------------------
