@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from pagegram_io import native
+from pagegram_io.interleave import ServedSource, Serving
 from pagegram_io.layout import Layout
+from pagegram_io.locality import Served, StepShape, serve, shape_facts
 from pagegram_io.policy import (
     CurvePolicy,
     LruPolicy,
@@ -29,9 +31,10 @@ from pagegram_io.policy import (
     index_bytes,
 )
 from pagegram_io.records import SimulationRecord, provenance
+from pagegram_io.requests import read_requests
 from pagegram_io.sizes import CacheSize
 from pagegram_io.tokens import Stream, read_stream
-from pagegram_io.trace import LayoutSource
+from pagegram_io.trace import LayoutSource, PageSource
 
 POLICIES = ("lru",)
 SPLITS = ("order", "column")
@@ -50,7 +53,8 @@ class Interrupted(KeyboardInterrupt):
 class StreamSpec:
     """Where a stream comes from and, once read, what it must be: jobs carry this rather than the tokens.
 
-    A stream that exists in memory alone has no path and cannot be read again elsewhere: give it to ``run``.
+    A stream that exists in memory alone has no path and cannot be read again elsewhere: give it to ``run``. Nor can
+    one that a tokenizer made of texts. requests: the path is a log of requests, not of tokens.
     """
 
     path: str | None = None
@@ -60,17 +64,21 @@ class StreamSpec:
     vocabulary: int | None = None
     limit: int | None = None
     sha256: str | None = None
+    requests: bool = False
 
     def read(self) -> Stream:
         """The stream; ValueError when its digest is not the one the job was made for."""
-        stream = read_stream(
-            self.path,
-            dtype=self.dtype,
-            eod=self.eod,
-            documents=self.documents,
-            vocabulary=self.vocabulary,
-            limit=self.limit,
-        )
+        if self.requests and self.path is not None:
+            stream = read_requests(self.path, vocabulary=self.vocabulary, limit=self.limit)
+        else:
+            stream = read_stream(
+                self.path,
+                dtype=self.dtype,
+                eod=self.eod,
+                documents=self.documents,
+                vocabulary=self.vocabulary,
+                limit=self.limit,
+            )
         if self.sha256 is not None and stream.sha256 != self.sha256:
             name = self.path or "the shipped stream"
             raise ValueError(f"{name} changed: its sha256 is {stream.sha256}, not {self.sha256}")
@@ -92,6 +100,8 @@ class Job:
     isa: str = "auto"
     threads: int = 1
     keep_curve: bool = False  # hand out misses at every size, not only at the grid's
+    serving: Serving | None = None  # documents in turn, step by step; None: the stream as it stands
+    pollution_bytes: int = 0  # of another file, read through the same cache once, half-way
 
 
 def _classes(layout: Layout, split: str | None) -> tuple[np.ndarray, list[dict[str, int]]]:
@@ -138,8 +148,18 @@ def run_outcome(job: Job, *, stream: Stream | None = None, tick: Tick | None = N
     layout, sizes = job.layout, _sizes(job)
     classes, class_names = _classes(layout, job.split)
     capacities = [capacity for _, capacity, _ in sizes]
-    every = None
-    if job.cache_unit == "row":
+    pollution = -(-job.pollution_bytes // layout.page_bytes)
+    if pollution and job.cache_unit == "row":
+        raise ValueError("another file passes through a cache of pages, not through one of rows")
+    pollution = min(pollution, max(capacities))  # what is longer than the cache does no more to it
+    every, served = None, None
+    if job.serving is not None and not job.curve:
+        source = ServedSource(layout, stream, job.serving, unit=job.cache_unit, isa=job.isa)
+        served = serve(
+            source, capacities, classes, warm_tokens=job.warm_tokens, pollution_pages=pollution, tick=tick
+        )
+        results = [one.result for one in served[0]]
+    elif job.cache_unit == "row":
         results = [
             drive(
                 RowSource(layout, stream),
@@ -152,11 +172,25 @@ def run_outcome(job: Job, *, stream: Stream | None = None, tick: Tick | None = N
             for capacity in capacities
         ]
     else:
-        work = _policy(job, layout.page_count, capacities, classes)
-        source = LayoutSource(layout, stream, isa=job.isa)
-        results = [drive(source, work, capacities, warm_tokens=job.warm_tokens, dtype=np.uint32, tick=tick)]
+        pages: PageSource = LayoutSource(layout, stream, isa=job.isa)
+        if job.serving is not None:
+            pages = ServedSource(layout, stream, job.serving, isa=job.isa)
+            classes = np.tile(classes, 1 + job.serving.draft)
+        work = _policy(job, layout.page_count + pollution, capacities, classes)
+        results = [
+            drive(
+                pages,
+                work,
+                capacities,
+                warm_tokens=job.warm_tokens,
+                dtype=np.uint32,
+                tick=tick,
+                pollution_pages=pollution,
+            )
+        ]
         every = work.all_misses().sum(axis=1) if isinstance(work, CurvePolicy) and job.keep_curve else None
     about = about_layout(layout) | about_stream(stream) | about_run(job.policy, job.cache_unit, job.isa, job.threads)
+    about |= about_serving(job.serving) | {"pollution_bytes": job.pollution_bytes}
     used = _bytes_used(layout, job.split)
     unit_bytes = layout.page_bytes if job.cache_unit == "page" else layout.row_bytes
     unit_count = layout.page_count if job.cache_unit == "page" else layout.row_count
@@ -164,7 +198,18 @@ def run_outcome(job: Job, *, stream: Stream | None = None, tick: Tick | None = N
     memory = [count * unit_bytes + index_bytes(unit_count) if count else 0 for count in held]
     cells = Cells(class_names, used, [size for size, _, _ in sizes], memory, job.warm_tokens)
     asked = frozenset(capacities[i] for i in range(len(sizes)) if sizes[i][2])
-    return Outcome(make_records(results, cells, about), asked, max(r.state_bytes for r in results), every)
+    records = make_records(results, cells, about)
+    if served is not None:
+        records = _with_facts(records, *served, len(class_names))
+    return Outcome(records, asked, max(r.state_bytes for r in results), every)
+
+
+def _with_facts(
+    records: list[SimulationRecord], served: list[Served], shape: StepShape, class_count: int
+) -> list[SimulationRecord]:
+    """What steps and documents show, beside the totals: records go by size, then by class."""
+    facts = [one.facts(c) | shape_facts(shape, c) for one in served for c in range(class_count)]
+    return [replace(record, **more) for record, more in zip(records, facts, strict=True)]
 
 
 def _policy(job: Job, page_count: int, capacities: list[int], classes: np.ndarray) -> Policy:
@@ -215,7 +260,21 @@ def about_layout(layout: Layout) -> dict[str, Any]:
 
 
 def about_stream(stream: Stream) -> dict[str, Any]:
-    return {"stream": stream.name, "stream_sha256": stream.sha256, "documents": len(stream.document_starts)}
+    lengths = stream.document_lengths
+    return {
+        "stream": stream.name,
+        "stream_sha256": stream.sha256,
+        "documents": len(lengths),
+        "document_tokens_p50": int(np.sort(lengths)[(len(lengths) - 1) // 2]),
+        "document_tokens_max": int(lengths.max()),
+        "prompt_tokens": None if stream.prompt_lengths is None else int(stream.prompt_lengths.sum()),
+    }
+
+
+def about_serving(serving: Serving | None) -> dict[str, Any]:
+    if serving is None:
+        return {}
+    return {"interleave": serving.interleave, "window": serving.window, "draft": serving.draft}
 
 
 def about_run(policy: str, cache_unit: str, isa: str, threads: int) -> dict[str, Any]:
@@ -294,8 +353,8 @@ class _Progress:
 def job_accesses(job: Job, tokens: int) -> int:
     """Places that a job's progress counts up to."""
     if job.cache_unit == "row":
-        return job.layout.column_count * tokens * len(job.caches)
-    return len(job.layout.group_of_page_column()) * tokens
+        return job.layout.column_count * tokens * (len(job.caches) if job.serving is None else 1)
+    return len(job.layout.group_of_page_column()) * tokens * (1 if job.serving is None else 1 + job.serving.draft)
 
 
 def run_jobs(

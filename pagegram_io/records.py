@@ -61,6 +61,13 @@ class SimulationRecord:
     stream_sha256: str
     tokens: int
     documents: int
+    document_tokens_p50: int | None = None
+    document_tokens_max: int | None = None
+    prompt_tokens: int | None = None
+    interleave: int | None = None  # from here to draft: a schedule of steps; None where the stream runs as it stands
+    window: int | None = None
+    draft: int | None = None
+    pollution_bytes: int = 0
     warm_tokens: int
     state: str
     order: int | None = None
@@ -79,6 +86,18 @@ class SimulationRecord:
     compulsory_share: float
     cache_full_at_token: int | None
     memory_bytes: int
+    steps: int | None = None
+    pages_per_step_p50: int | None = None
+    pages_per_step_p99: int | None = None
+    pages_per_step_max: int | None = None
+    pages_before_merging: int | None = None
+    adjacent_reuse: float | None = None
+    cold_tokens: int | None = None
+    cold_reads_per_token: float | None = None
+    settled_reads_per_token: float | None = None
+    decode_tokens: int | None = None
+    decode_reads_per_token: float | None = None
+    prefill_reads_per_token: float | None = None
     seed: int | None
     heads: int | None
     row_width: int | None
