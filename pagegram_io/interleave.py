@@ -180,7 +180,8 @@ class ServedSource:
                 "shorter window"
             )
         self._lookback = max(layout.orders) - 1
-        self.rewind()
+        self._blocks = self.blocks()
+        self._left = np.empty((0, self.page_columns), np.uint32)
 
     def blocks(self) -> Iterator[Block]:
         """All steps, from the first."""

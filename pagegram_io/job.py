@@ -155,9 +155,7 @@ def run_outcome(job: Job, *, stream: Stream | None = None, tick: Tick | None = N
     every, served = None, None
     if job.serving is not None and not job.curve:
         source = ServedSource(layout, stream, job.serving, unit=job.cache_unit, isa=job.isa)
-        served = serve(
-            source, capacities, classes, warm_tokens=job.warm_tokens, pollution_pages=pollution, tick=tick
-        )
+        served = serve(source, capacities, classes, warm_tokens=job.warm_tokens, pollution_pages=pollution, tick=tick)
         results = [one.result for one in served[0]]
     elif job.cache_unit == "row":
         results = [

@@ -97,6 +97,14 @@ class StepShape:
         self._before = np.sort(pages[step == np.uint64(len(begins))])
 
 
+def shape_of(source: ServedSource, classes: np.ndarray) -> StepShape:
+    """An empty shape for a source; classes are of the layout's page columns."""
+    if source.unit == "row":  # a group's rows are of the class of its pages
+        groups, first = np.unique(source.layout.group_of_page_column(), return_index=True)
+        classes = np.repeat(classes[first], [len(source.layout.groups[g].columns) for g in groups])
+    return StepShape(source.page_count, np.tile(classes.astype(np.int64), 1 + source.serving.draft))
+
+
 @dataclass
 class Tally:
     """What one cache size read, by class; tokens from ``warm`` on count, those from ``half`` on are the second half."""
@@ -196,12 +204,13 @@ def serve(
     *,
     warm_tokens: int = 0,
     pollution_pages: int = 0,
+    shape: StepShape | None = None,
     tick: Tick | None = None,
-) -> tuple[list[Served], StepShape]:
+) -> list[Served]:
     """Push a whole schedule through a cache of each capacity (in the source's units), all cold.
 
     classes: of each page column of the layout. pollution_pages are read through each cache once, in order, where the
-    second half begins; they are not counted. Raises ValueError as policy.drive does.
+    second half begins; they are not counted. shape, where given, is told of each block. Raises ValueError as policy.drive does.
     """
     tokens = source.token_count
     if not 0 <= warm_tokens < tokens:
@@ -210,7 +219,6 @@ def serve(
     half = warm_tokens + (tokens - warm_tokens) // 2
     repeated = np.tile(classes, 1 + source.serving.draft).astype(np.int64)
     reads_of = _row_reads(source) if source.unit == "row" else None
-    shape = StepShape(source.page_count, repeated if reads_of is None else _row_classes(source, classes))
     pollution = pollution_lines(source.page_count, min(pollution_pages, max(capacities)), source.page_columns)
     held = source.page_count + int(np.count_nonzero(pollution != native.NO_PAGE))
     columns = np.zeros(source.page_columns, np.uint32)
@@ -218,7 +226,8 @@ def serve(
     tallies = [Tally(warm_tokens, half, repeated) for _ in capacities]
     done = 0
     for block in source.blocks():
-        shape.add(block)
+        if shape is not None:
+            shape.add(block)
         begins, lines = step_begins(block.steps.steps), len(block.units)
         full = documents_in_steps(block.steps, begins) == source.serving.interleave
         cut = half - done if len(pollution) and 0 <= half - done < lines else lines
@@ -241,7 +250,7 @@ def serve(
         full_at = _full_at(int(cache.counts()[3][0]), half, len(pollution))
         result = tally.result(capacity, full_at, tokens - warm_tokens, seconds, cache.state_bytes)
         served.append(Served(result, tally))
-    return served, shape
+    return served
 
 
 def _full_at(line: int, half: int, pollution: int) -> int | None:
@@ -256,13 +265,6 @@ def documents_in_steps(steps: Steps, begins: np.ndarray) -> np.ndarray:
     entered = np.ones(len(steps.positions), np.int64)
     entered[1:] = (np.diff(steps.positions) != 1) | (np.diff(steps.steps) != 0) | (steps.depths[1:] == 0)
     return np.add.reduceat(entered, begins)
-
-
-def _row_classes(source: ServedSource, classes: np.ndarray) -> np.ndarray:
-    """The class of each column of rows, by those of the page columns."""
-    groups, first = np.unique(source.layout.group_of_page_column(), return_index=True)
-    columns = [len(source.layout.groups[g].columns) for g in groups]
-    return np.tile(np.repeat(classes[first].astype(np.int64), columns), 1 + source.serving.draft)
 
 
 def _row_reads(source: ServedSource) -> Callable[[Block, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]:

@@ -189,7 +189,9 @@ def pollution_lines(page_count: int, pages: int, columns: int) -> np.ndarray:
     """
     lines = np.full(-(-pages // columns) * columns, native.NO_PAGE, np.uint32)
     if page_count + pages >= native.NO_PAGE:
-        raise ValueError(f"{pages:,} pages of another file beside {page_count:,} of the table are too many to tell apart")
+        raise ValueError(
+            f"{pages:,} pages of another file beside {page_count:,} of the table are too many to tell apart"
+        )
     lines[:pages] = np.arange(page_count, page_count + pages, dtype=np.uint32)
     return lines.reshape(-1, columns)
 

@@ -50,11 +50,11 @@ NAMES = Parsed("names", lambda text: tuple(text.split(",")))
 PathOption = click.Path(readable=False)
 
 
-def _apply(options: list[Callable[[Any], Any]]) -> Callable[[Decorated], Decorated]:
+def options_together(options: list[Callable[[Any], Any]]) -> Callable[[Decorated], Decorated]:
     return lambda function: functools.reduce(lambda decorated, option: option(decorated), reversed(options), function)
 
 
-stream_options = _apply(
+stream_options = options_together(
     [
         click.option(
             "--tokens",
@@ -85,7 +85,7 @@ stream_options = _apply(
     ]
 )
 
-shape_options = _apply(
+shape_options = options_together(
     [
         click.option(
             "--row-format",
@@ -156,7 +156,7 @@ shape_options = _apply(
     ]
 )
 
-layout_options = _apply(
+layout_options = options_together(
     [
         click.option(
             "--layout",
@@ -192,7 +192,7 @@ def table_option(default: str) -> Callable[[Decorated], Decorated]:
     )
 
 
-record_options = _apply(
+record_options = options_together(
     [
         click.option(
             "--json", "as_json", is_flag=True, help="Print records as JSON, one a line, instead of the table."
