@@ -17,7 +17,7 @@ import numpy as np
 from pagegram_io import native
 from pagegram_io.interleave import ServedSource, Serving
 from pagegram_io.layout import Layout
-from pagegram_io.locality import Served, StepShape, serve, shape_facts
+from pagegram_io.locality import Served, StepShape, serve, shape_facts, shape_of
 from pagegram_io.policy import (
     CurvePolicy,
     LruPolicy,
@@ -152,11 +152,20 @@ def run_outcome(job: Job, *, stream: Stream | None = None, tick: Tick | None = N
     if pollution and job.cache_unit == "row":
         raise ValueError("another file passes through a cache of pages, not through one of rows")
     pollution = min(pollution, max(capacities))  # what is longer than the cache does no more to it
-    every, served = None, None
+    every, served, shape = None, None, None
     if job.serving is not None and not job.curve:
         source = ServedSource(layout, stream, job.serving, unit=job.cache_unit, isa=job.isa)
-        served = serve(source, capacities, classes, warm_tokens=job.warm_tokens, pollution_pages=pollution, tick=tick)
-        results = [one.result for one in served[0]]
+        shape = shape_of(source, classes)
+        served = serve(
+            source,
+            capacities,
+            classes,
+            warm_tokens=job.warm_tokens,
+            pollution_pages=pollution,
+            shape=shape,
+            tick=tick,
+        )
+        results = [one.result for one in served]
     elif job.cache_unit == "row":
         results = [
             drive(
@@ -197,8 +206,8 @@ def run_outcome(job: Job, *, stream: Stream | None = None, tick: Tick | None = N
     cells = Cells(class_names, used, [size for size, _, _ in sizes], memory, job.warm_tokens)
     asked = frozenset(capacities[i] for i in range(len(sizes)) if sizes[i][2])
     records = make_records(results, cells, about)
-    if served is not None:
-        records = _with_facts(records, *served, len(class_names))
+    if served is not None and shape is not None:
+        records = _with_facts(records, served, shape, len(class_names))
     return Outcome(records, asked, max(r.state_bytes for r in results), every)
 
 

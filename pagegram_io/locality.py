@@ -210,7 +210,8 @@ def serve(
     """Push a whole schedule through a cache of each capacity (in the source's units), all cold.
 
     classes: of each page column of the layout. pollution_pages are read through each cache once, in order, where the
-    second half begins; they are not counted. shape, where given, is told of each block. Raises ValueError as policy.drive does.
+    second half begins; they are not counted. shape, where given, is told of each block. Raises ValueError as
+    policy.drive does.
     """
     tokens = source.token_count
     if not 0 <= warm_tokens < tokens:

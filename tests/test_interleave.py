@@ -13,7 +13,7 @@ from pagegram_io import native
 from pagegram_io.interleave import INTERLEAVE_MAX, ServedSource, Serving, blocks, repeated_in_step, schedule
 from pagegram_io.job import Job, StreamSpec, run
 from pagegram_io.layout import Layout
-from pagegram_io.locality import distinct_share, filler_warning, mean, quantile, serve
+from pagegram_io.locality import distinct_share, filler_warning, mean, quantile, serve, shape_of
 from pagegram_io.sizes import parse_cache
 from pagegram_io.tokens import Stream
 
@@ -102,7 +102,10 @@ def test_served_counts_are_the_twins(
     warm = min(warm, len(stream) - 1)
     classes = np.zeros(len(layout.group_of_page_column()), np.uint32)
     source = ServedSource(layout, stream, serving)
-    (served, none), shape = serve(source, [capacity, 0], classes, warm_tokens=warm, pollution_pages=pollution)
+    shape = shape_of(source, classes)
+    served, none = serve(
+        source, [capacity, 0], classes, warm_tokens=warm, pollution_pages=pollution, shape=shape
+    )
     pages = pages_by_visit(layout, stream, serving)
     steps = visits(stream, serving)
     seen = twin.serve(
@@ -156,7 +159,7 @@ def test_a_row_cache_reads_the_pages_of_missed_rows(
     serving = Serving(serving.interleave, serving.window)  # drafts are tested on pages
     source = ServedSource(layout, stream, serving, unit="row")
     classes = np.zeros(len(layout.group_of_page_column()), np.uint32)
-    (served,), _ = serve(source, [capacity], classes)
+    (served,) = serve(source, [capacity], classes)
     rows = layout.rows(stream).tolist()
     misses = 0
     cache: dict[int, None] = {}
