@@ -6,7 +6,10 @@
  * of the stream cannot matter.
  *
  * pg1:  g_1(t) = mix(x_t + 1),  g_n(t) = mix(g_{n-1}(t) ^ (past + 1) * gamma),  past = x_{t-n+1}.
- * A full finaliser at every step: a bare multiply-XOR leaves weak low bits, and slots collide. */
+ * A full finaliser at every step: a bare multiply-XOR leaves weak low bits, and slots collide.
+ *
+ * The hashes of deployed tables are made of values instead: a token's id or class, or a fill where the rule
+ * of the history says that the token is missing. mulxor is here; poly multiplies in the columns (rows.c). */
 #include <inttypes.h>
 
 #include "internal.h"
@@ -168,6 +171,85 @@ void pgio_hash_block(const pgio_tokens *tokens, uint64_t begin, uint64_t count, 
             hash_step_for(isa, hashes + (order - 2) * stride + done, seen, n, hashes + (order - 1) * stride + done);
         }
     }
+}
+
+#define BEFORE (PGIO_MAX_ORDER - 1)
+
+static inline uint64_t value_of(const pgio_rule *rule, uint64_t id)
+{
+    return rule->classes ? rule->classes[id] : id;
+}
+
+/* How many tokens the n-grams of a position see, its own included, grows by one a token. It starts again at 1 where a
+ * document starts and after an end of sequence, and is 0 where there is no text; so no more than BEFORE tokens before
+ * the range decide it. Missing is sticky by construction: what lies beyond the tokens seen is missing, whatever it is.
+ */
+void pgio_history_values(const pgio_tokens *tokens, const pgio_rule *rule, uint64_t begin, uint64_t count,
+                         pgio_document document, uint32_t depth, uint64_t *values, uint64_t stride, uint8_t *seen)
+{
+    assert(count <= PGIO_VALUES_MAX && depth <= PGIO_MAX_ORDER);
+    uint64_t value[BEFORE + PGIO_VALUES_MAX];
+    uint64_t before = begin - document.start < BEFORE ? begin - document.start : BEFORE;
+    uint64_t *at = value + BEFORE; /* at[i] is of position begin + i, and of earlier ones below 0 */
+    uint8_t length = 0, least = PGIO_MAX_ORDER;
+    bool cut = true;
+    memset(value, 0, sizeof value);
+    for (uint64_t k = BEFORE - before; k < BEFORE + count; k++) {
+        uint64_t position = begin + k - BEFORE, id = token_at(tokens, position);
+        if (position >= document.end) {
+            pgio_document_advance(tokens, &document);
+            cut = true;
+        }
+        uint64_t of_token = value_of(rule, id);
+        bool no_text = rule->classes && of_token == PGIO_NO_TEXT;
+        length = no_text ? 0 : cut ? 1 : (uint8_t)(length + (length < PGIO_MAX_ORDER));
+        cut = no_text || id == rule->end_id;
+        value[k] = no_text ? rule->fill : of_token;
+        if (k >= BEFORE) {
+            seen[k - BEFORE] = length;
+            least = length < least ? length : least;
+        }
+    }
+    for (uint32_t back = 0; back < depth; back++, values += stride) {
+        memcpy(values, at - back, count * sizeof *values);
+        for (uint64_t i = 0; least <= back && i < count; i++)
+            values[i] = seen[i] <= back ? rule->fill : values[i];
+    }
+}
+
+static inline __attribute__((always_inline)) void mulxor(const uint64_t *restrict values, uint64_t stride,
+                                                         const uint64_t *multipliers, uint32_t order, uint64_t count,
+                                                         uint64_t *restrict hashes)
+{
+    for (uint64_t i = 0; i < count; i++)
+        hashes[i] = values[i] * multipliers[0];
+    for (uint32_t back = 1; back < order; back++)
+        for (uint64_t i = 0; i < count; i++)
+            hashes[i] ^= values[back * stride + i] * multipliers[back];
+}
+
+#if PGIO_X86
+/* The compiler has a 64-bit multiplication of vectors here. */
+__attribute__((target("avx512f,avx512dq,avx512vl"))) static void mulxor_avx512(const uint64_t *values, uint64_t stride,
+                                                                               const uint64_t *multipliers,
+                                                                               uint32_t order, uint64_t count,
+                                                                               uint64_t *hashes)
+{
+    mulxor(values, stride, multipliers, order, count, hashes);
+}
+#endif
+
+void pgio_hash_mulxor(const uint64_t *values, uint64_t stride, const uint64_t *multipliers, uint32_t order,
+                      uint64_t count, uint64_t *hashes, uint32_t isa)
+{
+#if PGIO_X86
+    if (isa == PGIO_ISA_AVX512) {
+        mulxor_avx512(values, stride, multipliers, order, count, hashes);
+        return;
+    }
+#endif
+    (void)isa;
+    mulxor(values, stride, multipliers, order, count, hashes);
 }
 
 int64_t pgio_hash_ngrams(const pgio_tokens *tokens, uint64_t begin, uint64_t end, uint32_t order, uint64_t *hashes,

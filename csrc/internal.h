@@ -95,8 +95,54 @@ void pgio_document_advance(const pgio_tokens *tokens, pgio_document *document);
 void pgio_hash_block(const pgio_tokens *tokens, uint64_t begin, uint64_t count, uint32_t order_count,
                      pgio_document *document, uint64_t *hashes, uint64_t stride, uint32_t isa);
 
+/* How the tokens of a history become values: what hashes with equal rules share. */
+typedef struct pgio_rule {
+    const uint32_t *classes;
+    uint64_t vocabulary;
+    uint64_t fill;
+    uint64_t end_id;
+} pgio_rule;
+
+/* values[back * stride + i]: of the token `back` before begin + i, back < depth. seen[i]: how many
+ * tokens up to begin + i, itself included, are not missing, up to PGIO_MAX_ORDER. count is at most PGIO_VALUES_MAX;
+ * begin is in `document`. */
+#define PGIO_VALUES_MAX 64
+void pgio_history_values(const pgio_tokens *tokens, const pgio_rule *rule, uint64_t begin, uint64_t count,
+                         pgio_document document, uint32_t depth, uint64_t *values, uint64_t stride, uint8_t *seen);
+
+/* hashes[i] = values[i] * multipliers[0] ^ values[stride + i] * multipliers[1] ^ ... */
+void pgio_hash_mulxor(const uint64_t *values, uint64_t stride, const uint64_t *multipliers, uint32_t order,
+                      uint64_t count, uint64_t *hashes, uint32_t isa);
+
+/* hashes.c, for rows.c: the hashes of a layout, made a block of PGIO_VALUES_MAX positions at a time. Line s of the
+ * block is at s * PGIO_VALUES_MAX. */
+#define PGIO_HASH_LINES (PGIO_MAX_ORDER * (1 + PGIO_MAX_RULES) + PGIO_MAX_HASHES)
+
+typedef struct pgio_hash_set {
+    pgio_hash hashes[PGIO_MAX_HASHES]; /* classes are the rules' */
+    pgio_rule rules[PGIO_MAX_RULES];
+    uint32_t line_of[PGIO_MAX_HASHES]; /* of PG1 and MULXOR: the hash; of POLY and TOKEN: the first look-back */
+    uint32_t rule_of[PGIO_MAX_HASHES];
+    uint32_t depth_of[PGIO_MAX_RULES]; /* look-backs that its hashes use */
+    uint32_t hash_count, rule_count, pg1_order_count;
+    uint64_t vocabulary; /* the least of the rules */
+} pgio_hash_set;
+
+/* Refuses what cannot be hashed exactly. The greatest value of a token under hash h goes to value_max[h]. */
+int pgio_hashes_check(const pgio_hash *hashes, uint32_t hash_count, uint64_t *value_max, pgio_error *error);
+/* Hashes that were checked; `used` says which of them. */
+int pgio_hash_set_make(pgio_hash_set *set, const pgio_hash *hashes, uint32_t hash_count, const bool *used,
+                       pgio_error *error);
+void pgio_hash_set_free(pgio_hash_set *set);
+/* An n-gram that misses a token, where that has a row of its own, hashes as UINT64_MAX; no other hash does. */
+void pgio_hash_set_block(const pgio_hash_set *set, const pgio_tokens *tokens, uint64_t begin, uint64_t count,
+                         pgio_document *document, uint64_t *lines, uint32_t isa);
+
 /* rows.c, for source.c. */
-int pgio_columns_check(const pgio_column *columns, uint32_t column_count, pgio_error *error);
+int pgio_columns_check(const pgio_hash *hashes, uint32_t hash_count, const pgio_column *columns, uint32_t column_count,
+                       pgio_error *error);
+int pgio_rows_check_tokens(const pgio_rows *rows, const pgio_tokens *tokens, uint64_t begin, uint64_t end,
+                           pgio_error *error);
 
 /* place.c, for source.c: is every unit of this group read whole, whichever of its rows is wanted? */
 bool pgio_place_reads_whole(const pgio_region *regions, uint32_t region_count, uint64_t page_bytes);

@@ -30,6 +30,8 @@ extern "C" {
 
 #define PGIO_MAX_ORDER      8          /* longest n-gram */
 #define PGIO_MAX_COLUMNS    4096       /* rows a token */
+#define PGIO_MAX_HASHES     64         /* n-gram hashes of a layout */
+#define PGIO_MAX_RULES      4          /* different histories among them */
 #define PGIO_MAX_CAPACITIES 64         /* cache sizes in one pass */
 #define PGIO_NO_PAGE        0xFFFFFFFF /* an unused place in a matrix of pages */
 
@@ -69,25 +71,50 @@ void pgio_hash_finish(const uint64_t *hashes, uint64_t count, uint64_t salt, uin
 
 /* ---- rows.c: hashes -> rows ---------------------------------------------------------------- */
 
-enum { PGIO_SCHEME_PG1 = 1 };
+/* PG1: as hash.c says. With v_d the value of the token d before the last (d = 0: the last itself):
+ * MULXOR: v_0 * multipliers[0] ^ v_1 * multipliers[1] ^ ..., and the row is that mod the modulus;
+ * POLY: v_0 * multipliers[0] + v_1 * multipliers[1] + ... with the multipliers of each column;
+ * TOKEN: v_0, which is the row. */
+enum { PGIO_SCHEME_PG1 = 1, PGIO_SCHEME_MULXOR = 2, PGIO_SCHEME_POLY = 3, PGIO_SCHEME_TOKEN = 4 };
+
+#define PGIO_NO_ID   0xFFFFFFFFFFFFFFFF /* no end of sequence */
+#define PGIO_NO_TEXT 0xFFFFFFFF         /* the class of an id without text */
+
+/* What an n-gram sees, and how that becomes a number. A token is missing before its document's start, where
+ * it or a later one has no text, and where it or a later one but the n-gram's last is end_id. Of PG1 only
+ * scheme and order matter. */
+typedef struct pgio_hash {
+    uint64_t multipliers[PGIO_MAX_ORDER]; /* MULXOR: by look-back */
+    const uint32_t *classes;              /* [vocabulary], copied: the value of each id; NULL: the id itself */
+    uint64_t vocabulary;                  /* an id at or above it is refused, 1 to 2^32 */
+    uint64_t fill;                        /* the value of a missing token */
+    uint64_t end_id;
+    uint32_t scheme;
+    uint32_t order;
+    uint32_t whole; /* MULXOR: 1: an n-gram that misses a token has the bucket `modulus`, one past the others */
+    uint32_t unused;
+} pgio_hash;
 
 /* One row of each token:  row_base + bucket * row_stride + slot, with
- * bucket = hash(bucket_order) mod modulus and slot = hash(slot_order) mod slot_count. */
+ * bucket = bucket hash mod modulus and slot = slot hash mod slot_count. */
 typedef struct pgio_column {
-    uint64_t bucket_salt;
+    uint64_t multipliers[PGIO_MAX_ORDER]; /* POLY: by look-back */
+    uint64_t bucket_salt;                 /* salts are PG1's */
     uint64_t slot_salt;
     uint64_t modulus;
     uint64_t row_base;
     uint64_t row_stride;
-    uint32_t slot_count; /* 1: there is no choice, and slot_salt is not used */
-    uint32_t scheme;
-    uint32_t bucket_order;
-    uint32_t slot_order;
+    uint32_t slot_count;  /* 1: there is no choice, and neither slot_salt nor slot_hash is used; else both are PG1 */
+    uint32_t bucket_hash; /* places in the array of hashes */
+    uint32_t slot_hash;
+    uint32_t unused;
 } pgio_column;
 
 typedef struct pgio_rows pgio_rows;
 
-int pgio_rows_new(pgio_rows **out, const pgio_column *columns, uint32_t column_count, uint32_t isa, pgio_error *error);
+/* Copies everything. */
+int pgio_rows_new(pgio_rows **out, const pgio_hash *hashes, uint32_t hash_count, const pgio_column *columns,
+                  uint32_t column_count, uint32_t isa, pgio_error *error);
 void pgio_rows_free(pgio_rows *rows);
 /* rows_out: [end - begin, column_count]. Returns end - begin. The result for a position does not
  * depend on how the stream is cut into calls. */
@@ -156,9 +183,10 @@ void pgio_place_column_groups(const pgio_place *place, uint32_t *group_of_column
 typedef struct pgio_source pgio_source;
 
 /* Borrows the arrays behind `tokens`, which must outlive the source; copies everything else. */
-int pgio_source_new(pgio_source **out, const pgio_column *columns, uint32_t column_count, const pgio_group *groups,
-                    uint32_t group_count, const pgio_region *regions, uint32_t region_count, uint64_t page_bytes,
-                    const pgio_tokens *tokens, uint32_t isa, pgio_error *error);
+int pgio_source_new(pgio_source **out, const pgio_hash *hashes, uint32_t hash_count, const pgio_column *columns,
+                    uint32_t column_count, const pgio_group *groups, uint32_t group_count, const pgio_region *regions,
+                    uint32_t region_count, uint64_t page_bytes, const pgio_tokens *tokens, uint32_t isa,
+                    pgio_error *error);
 void pgio_source_free(pgio_source *source);
 uint32_t pgio_source_page_columns(const pgio_source *source);
 /* pages: [up to token_count, page_columns]. Returns the tokens emitted, 0 at the end. */

@@ -1,25 +1,30 @@
-/* rows.c: hashes -> rows, for a set of columns; and the history of one sequence as a value.
+/* rows.c: hashes -> rows, for a set of columns.
  *
  * Owns the rule that turns an n-gram's hash into a row number. Columns are compiled once into lanes
  * padded to eight, so that the wide path computes eight columns of one token at a time and stores
- * them in place; the portable path walks the same lanes one by one. No models, no bytes. */
+ * them in place, where all eight are of one kind; the portable path goes down the columns one by one.
+ * No models, no bytes. */
 #include <inttypes.h>
 
 #include "internal.h"
 
 #define LANES 8
-#define BLOCK 64 /* tokens hashed before their rows are made: the hashes stay in the first-level cache */
+#define BLOCK PGIO_VALUES_MAX /* tokens hashed before their rows are made: the hashes stay in the first-level cache */
 
 /* Moduli below this would need quotients beyond 2^53 in the wide path, so the hash is folded first. */
 #define FOLD_BELOW ((uint64_t)1 << 20)
 #define WIDE_LIMIT ((uint64_t)1 << 51)
 
+/* What a column does with the line of its hash: finish it with a salt, and perhaps choose a slot; take it as it is,
+ * and perhaps know the n-grams that miss a token; or sum up look-backs. MIXED is of eight lanes. */
+enum { KIND_FINISH, KIND_SLOT, KIND_PLAIN, KIND_WHOLE, KIND_SUM, KIND_MIXED };
+
 struct pgio_rows {
+    pgio_hash_set set;
     uint32_t column_count;
-    uint32_t order_count; /* highest order that a column uses */
     uint32_t isa;
-    bool any_slot;
     pgio_column *columns;
+    uint32_t *kinds;
     pgio_divisor *bucket_divisors;
     pgio_divisor *slot_divisors;
     uint64_t *lanes; /* the wide path's constants: LANE_FIELDS arrays of padded columns */
@@ -28,38 +33,55 @@ struct pgio_rows {
 
 enum {
     BUCKET_SALT,
-    BUCKET_ORDER,
+    BUCKET_AT,
     BUCKET_FOLD,
     MODULUS,
     MODULUS_INVERSE,
     SLOT_SALT,
-    SLOT_ORDER,
+    SLOT_AT,
     SLOT_FOLD,
     SLOT_COUNT,
     SLOT_INVERSE,
     ROW_BASE,
     ROW_STRIDE,
-    LANE_FIELDS
+    MULTIPLIERS,
+    LANE_FIELDS = MULTIPLIERS + PGIO_MAX_ORDER
 };
 
-static int check_column(const pgio_column *column, uint32_t index, pgio_error *error)
+static int check_hashed(const pgio_hash *hashes, const uint64_t *value_max, const pgio_column *column, uint32_t index,
+                        pgio_error *error)
 {
-    if (column->scheme != PGIO_SCHEME_PG1)
-        return pgio_fail(error, EINVAL, "column %u: hash scheme %u is not known", index, column->scheme);
-    if (column->bucket_order < 1 || column->bucket_order > PGIO_MAX_ORDER || column->slot_order < 1 ||
-        column->slot_order > PGIO_MAX_ORDER)
-        return pgio_fail(error, EINVAL, "column %u: orders %u and %u are not in 1 to %d", index, column->bucket_order,
-                         column->slot_order, PGIO_MAX_ORDER);
+    const pgio_hash *hash = &hashes[column->bucket_hash];
+    bool pg1 = hash->scheme == PGIO_SCHEME_PG1 && hashes[column->slot_hash].scheme == PGIO_SCHEME_PG1;
+    if (column->slot_count > 1 && !pg1)
+        return pgio_fail(error, EINVAL, "column %u: slots are chosen in buckets and by hashes of pg1 alone", index);
+    uint64_t largest = value_max[column->bucket_hash], sum = 0, product;
+    if (hash->scheme == PGIO_SCHEME_TOKEN && largest >= column->modulus)
+        return pgio_fail(error, EINVAL, "column %u: token %" PRIu64 " has no row among %" PRIu64, index, largest,
+                         column->modulus);
+    for (uint32_t back = 0; hash->scheme == PGIO_SCHEME_POLY && back < hash->order; back++)
+        if (pgio_multiply_overflows(column->multipliers[back], largest, &product) ||
+            pgio_add_overflows(sum, product, &sum) || sum >> 63)
+            return pgio_fail(error, EOVERFLOW, "column %u: the sum of its multiples of %" PRIu64 " reaches 2^63", index,
+                             largest);
+    return 0;
+}
+
+static int check_column(const pgio_hash *hashes, uint32_t hash_count, const uint64_t *value_max,
+                        const pgio_column *column, uint32_t index, pgio_error *error)
+{
+    if (column->bucket_hash >= hash_count || column->slot_hash >= hash_count)
+        return pgio_fail(error, EINVAL, "column %u: hashes %u and %u are not among the %u", index, column->bucket_hash,
+                         column->slot_hash, hash_count);
     if (column->modulus < 1 || column->modulus >> 62 || column->slot_count < 1)
         return pgio_fail(error, EINVAL,
                          "column %u: %" PRIu64 " buckets of %u slots; both are at least 1, buckets below 2^62", index,
                          column->modulus, column->slot_count);
-    uint64_t end;
-    if (pgio_multiply_overflows(column->modulus - 1, column->row_stride, &end) ||
-        pgio_add_overflows(end, column->row_base, &end) || pgio_add_overflows(end, column->slot_count, &end) ||
-        end >> 62)
+    uint64_t last = column->modulus - (hashes[column->bucket_hash].whole ? 0 : 1), end;
+    if (pgio_multiply_overflows(last, column->row_stride, &end) || pgio_add_overflows(end, column->row_base, &end) ||
+        pgio_add_overflows(end, column->slot_count, &end) || end >> 62)
         return pgio_fail(error, EOVERFLOW, "column %u: its rows reach 2^62", index);
-    return 0;
+    return check_hashed(hashes, value_max, column, index, error);
 }
 
 static uint64_t fold_factor(uint64_t modulus)
@@ -83,34 +105,72 @@ static void compile_lanes(pgio_rows *rows)
         const pgio_column *column = &rows->columns[c < rows->column_count ? c : rows->column_count - 1];
         uint64_t *lane = rows->lanes + c;
         lane[BUCKET_SALT * n] = column->bucket_salt;
-        lane[BUCKET_ORDER * n] = column->bucket_order - 1;
+        lane[BUCKET_AT * n] = rows->set.line_of[column->bucket_hash] * BLOCK;
         lane[BUCKET_FOLD * n] = fold_factor(column->modulus);
         lane[MODULUS * n] = column->modulus;
         lane[MODULUS_INVERSE * n] = inverse_bits(column->modulus);
         lane[SLOT_SALT * n] = column->slot_salt;
-        lane[SLOT_ORDER * n] = column->slot_order - 1;
+        lane[SLOT_AT * n] = rows->set.line_of[column->slot_count > 1 ? column->slot_hash : column->bucket_hash] * BLOCK;
         lane[SLOT_FOLD * n] = fold_factor(column->slot_count);
         lane[SLOT_COUNT * n] = column->slot_count;
         lane[SLOT_INVERSE * n] = inverse_bits(column->slot_count);
         lane[ROW_BASE * n] = column->row_base;
         lane[ROW_STRIDE * n] = column->row_stride;
+        uint32_t order = rows->set.hashes[column->bucket_hash].order;
+        for (uint32_t back = 0; back < order; back++)
+            lane[(MULTIPLIERS + back) * n] = column->multipliers[back];
     }
 }
 
-int pgio_columns_check(const pgio_column *columns, uint32_t column_count, pgio_error *error)
+int pgio_columns_check(const pgio_hash *hashes, uint32_t hash_count, const pgio_column *columns, uint32_t column_count,
+                       pgio_error *error)
 {
+    uint64_t value_max[PGIO_MAX_HASHES];
     if (column_count < 1 || column_count > PGIO_MAX_COLUMNS)
         return pgio_fail(error, EINVAL, "%u columns; a layout has 1 to %d", column_count, PGIO_MAX_COLUMNS);
-    int status = 0;
+    int status = pgio_hashes_check(hashes, hash_count, value_max, error);
     for (uint32_t c = 0; c < column_count && !status; c++)
-        status = check_column(&columns[c], c, error);
+        status = check_column(hashes, hash_count, value_max, &columns[c], c, error);
     return status;
 }
 
-int pgio_rows_new(pgio_rows **out, const pgio_column *columns, uint32_t column_count, uint32_t isa, pgio_error *error)
+static uint32_t kind_of(const pgio_hash *hash, const pgio_column *column)
+{
+    switch (hash->scheme) {
+    case PGIO_SCHEME_PG1:
+        return column->slot_count > 1 ? KIND_SLOT : KIND_FINISH;
+    case PGIO_SCHEME_POLY:
+        return KIND_SUM;
+    default:
+        return hash->whole ? KIND_WHOLE : KIND_PLAIN;
+    }
+}
+
+static int compile(pgio_rows *rows, const pgio_hash *hashes, uint32_t hash_count, const pgio_column *columns,
+                   pgio_error *error)
+{
+    bool used[PGIO_MAX_HASHES] = {false};
+    for (uint32_t c = 0; c < rows->column_count; c++) {
+        const pgio_column *column = &columns[c];
+        used[column->bucket_hash] = true;
+        if (column->slot_count > 1)
+            used[column->slot_hash] = true;
+        rows->columns[c] = *column;
+        rows->bucket_divisors[c] = pgio_divisor_of(column->modulus);
+        rows->slot_divisors[c] = pgio_divisor_of(column->slot_count);
+        rows->kinds[c] = kind_of(&hashes[column->bucket_hash], column);
+    }
+    int status = pgio_hash_set_make(&rows->set, hashes, hash_count, used, error);
+    if (!status)
+        compile_lanes(rows);
+    return status;
+}
+
+int pgio_rows_new(pgio_rows **out, const pgio_hash *hashes, uint32_t hash_count, const pgio_column *columns,
+                  uint32_t column_count, uint32_t isa, pgio_error *error)
 {
     *out = NULL;
-    int status = pgio_columns_check(columns, column_count, error);
+    int status = pgio_columns_check(hashes, hash_count, columns, column_count, error);
     if (!status)
         status = pgio_isa_resolve(isa, &isa, error);
     if (status)
@@ -122,28 +182,23 @@ int pgio_rows_new(pgio_rows **out, const pgio_column *columns, uint32_t column_c
     pgio_rows *rows = calloc(1, sizeof *rows);
     if (rows) {
         rows->columns = calloc(column_count, sizeof *rows->columns);
+        rows->kinds = calloc(column_count, sizeof *rows->kinds);
         rows->bucket_divisors = calloc(column_count, sizeof *rows->bucket_divisors);
         rows->slot_divisors = calloc(column_count, sizeof *rows->slot_divisors);
         rows->lanes = calloc((size_t)lane_count * LANE_FIELDS, sizeof *rows->lanes);
     }
-    if (!rows || !rows->columns || !rows->bucket_divisors || !rows->slot_divisors || !rows->lanes) {
+    if (!rows || !rows->columns || !rows->kinds || !rows->bucket_divisors || !rows->slot_divisors || !rows->lanes) {
         pgio_rows_free(rows);
         return pgio_fail(error, ENOMEM, "no memory for %u columns", column_count);
     }
     rows->column_count = column_count;
     rows->lane_count = lane_count;
     rows->isa = isa == PGIO_ISA_AVX512 && wide ? isa : PGIO_ISA_PORTABLE;
-    memcpy(rows->columns, columns, column_count * sizeof *columns);
-    for (uint32_t c = 0; c < column_count; c++) {
-        const pgio_column *column = &columns[c];
-        rows->bucket_divisors[c] = pgio_divisor_of(column->modulus);
-        rows->slot_divisors[c] = pgio_divisor_of(column->slot_count);
-        rows->any_slot = rows->any_slot || column->slot_count > 1;
-        uint32_t order = column->bucket_order > column->slot_order || column->slot_count == 1 ? column->bucket_order
-                                                                                              : column->slot_order;
-        rows->order_count = order > rows->order_count ? order : rows->order_count;
+    status = compile(rows, hashes, hash_count, columns, error);
+    if (status) {
+        pgio_rows_free(rows);
+        return status;
     }
-    compile_lanes(rows);
     *out = rows;
     return 0;
 }
@@ -152,41 +207,87 @@ void pgio_rows_free(pgio_rows *rows)
 {
     if (!rows)
         return;
+    pgio_hash_set_free(&rows->set);
     free(rows->columns);
+    free(rows->kinds);
     free(rows->bucket_divisors);
     free(rows->slot_divisors);
     free(rows->lanes);
     free(rows);
 }
 
-/* A column at a time, down the block: its constants stay in registers. */
-static void emit_portable(const pgio_rows *rows, const uint64_t *hashes, uint64_t count, uint64_t *out)
+static void finish_column(const pgio_rows *rows, uint32_t c, const uint64_t *lines, uint64_t count, uint64_t *to)
 {
+    const pgio_column column = rows->columns[c];
+    const pgio_divisor buckets = rows->bucket_divisors[c], slots = rows->slot_divisors[c];
+    const uint64_t *of_bucket = lines + rows->set.line_of[column.bucket_hash] * BLOCK;
     uint32_t stride = rows->column_count;
-    for (uint32_t c = 0; c < stride; c++) {
-        const pgio_column column = rows->columns[c];
-        const pgio_divisor buckets = rows->bucket_divisors[c], slots = rows->slot_divisors[c];
-        const uint64_t *of_bucket = hashes + (column.bucket_order - 1) * BLOCK;
-        const uint64_t *of_slot = hashes + (column.slot_order - 1) * BLOCK;
-        uint64_t *to = out + c;
-        if (column.slot_count == 1 && column.row_stride == 1) {
-            for (uint64_t t = 0; t < count; t++, to += stride) {
-                uint64_t u = pgio_mix_inline(of_bucket[t] ^ column.bucket_salt) >> 1;
-                *to = column.row_base + pgio_remainder(u, buckets);
-            }
-            continue;
-        }
-        if (column.slot_count == 1) {
-            for (uint64_t t = 0; t < count; t++, to += stride) {
-                uint64_t u = pgio_mix_inline(of_bucket[t] ^ column.bucket_salt) >> 1;
-                *to = column.row_base + pgio_remainder(u, buckets) * column.row_stride;
-            }
-            continue;
-        }
+    if (rows->kinds[c] == KIND_SLOT) {
+        const uint64_t *of_slot = lines + rows->set.line_of[column.slot_hash] * BLOCK;
         for (uint64_t t = 0; t < count; t++, to += stride) {
             uint64_t u = pgio_mix_inline(of_bucket[t] ^ column.bucket_salt) >> 1;
             uint64_t slot = pgio_mix_inline(of_slot[t] ^ column.slot_salt) >> 1;
             *to = column.row_base + pgio_remainder(u, buckets) * column.row_stride + pgio_remainder(slot, slots);
+        }
+    } else if (column.row_stride == 1) {
+        for (uint64_t t = 0; t < count; t++, to += stride) {
+            uint64_t u = pgio_mix_inline(of_bucket[t] ^ column.bucket_salt) >> 1;
+            *to = column.row_base + pgio_remainder(u, buckets);
+        }
+    } else {
+        for (uint64_t t = 0; t < count; t++, to += stride) {
+            uint64_t u = pgio_mix_inline(of_bucket[t] ^ column.bucket_salt) >> 1;
+            *to = column.row_base + pgio_remainder(u, buckets) * column.row_stride;
+        }
+    }
+}
+
+static void plain_column(const pgio_rows *rows, uint32_t c, const uint64_t *lines, uint64_t count, uint64_t *to)
+{
+    const pgio_column column = rows->columns[c];
+    const pgio_divisor buckets = rows->bucket_divisors[c];
+    const uint64_t *line = lines + rows->set.line_of[column.bucket_hash] * BLOCK;
+    uint32_t stride = rows->column_count;
+    if (rows->kinds[c] == KIND_WHOLE) {
+        for (uint64_t t = 0; t < count; t++, to += stride) {
+            uint64_t bucket = line[t] == UINT64_MAX ? column.modulus : pgio_remainder(line[t], buckets);
+            *to = column.row_base + bucket * column.row_stride;
+        }
+        return;
+    }
+    for (uint64_t t = 0; t < count; t++, to += stride)
+        *to = column.row_base + pgio_remainder(line[t], buckets) * column.row_stride;
+}
+
+static void sum_column(const pgio_rows *rows, uint32_t c, const uint64_t *lines, uint64_t count, uint64_t *to)
+{
+    const pgio_column column = rows->columns[c];
+    const pgio_divisor buckets = rows->bucket_divisors[c];
+    const uint64_t *values = lines + rows->set.line_of[column.bucket_hash] * BLOCK;
+    uint32_t stride = rows->column_count, order = rows->set.hashes[column.bucket_hash].order;
+    for (uint64_t t = 0; t < count; t++, to += stride) {
+        uint64_t sum = 0;
+        for (uint32_t back = 0; back < order; back++)
+            sum += values[back * BLOCK + t] * column.multipliers[back];
+        *to = column.row_base + pgio_remainder(sum, buckets) * column.row_stride;
+    }
+}
+
+/* A column at a time, down the block: its constants stay in registers. */
+static void emit_portable(const pgio_rows *rows, const uint64_t *lines, uint64_t count, uint32_t first, uint32_t end,
+                          uint64_t *out)
+{
+    for (uint32_t c = first; c < end; c++) {
+        switch (rows->kinds[c]) {
+        case KIND_FINISH:
+        case KIND_SLOT:
+            finish_column(rows, c, lines, count, out + c);
+            break;
+        case KIND_SUM:
+            sum_column(rows, c, lines, count, out + c);
+            break;
+        default:
+            plain_column(rows, c, lines, count, out + c);
         }
     }
 }
@@ -223,8 +324,14 @@ WIDE __m512i lane_load(const uint64_t *lanes, uint32_t lane_count, uint32_t fiel
     return _mm512_loadu_si512(lanes + field * lane_count + first);
 }
 
-WIDE void emit_lanes(const pgio_rows *rows, const uint64_t *hashes, uint64_t count, uint32_t first, bool any_slot,
-                     uint64_t *out)
+/* Line values of eight columns at one token: one number for all where they read the same line. */
+WIDE __m512i lane_line(const uint64_t *lines, __m512i at, const uint64_t *only, uint64_t t)
+{
+    return only ? _mm512_set1_epi64((long long)only[t]) : _mm512_i64gather_epi64(at, (const long long *)lines + t, 8);
+}
+
+WIDE void emit_lanes(const pgio_rows *rows, const uint64_t *lines, uint64_t count, uint32_t first, uint32_t kind,
+                     uint32_t order, uint64_t *out)
 {
     const uint64_t *lanes = rows->lanes;
     uint32_t n = rows->lane_count, stride = rows->column_count;
@@ -236,52 +343,108 @@ WIDE void emit_lanes(const pgio_rows *rows, const uint64_t *hashes, uint64_t cou
     __m512d modulus_inverse = _mm512_castsi512_pd(lane_load(lanes, n, MODULUS_INVERSE, first));
     __m512d slot_inverse = _mm512_castsi512_pd(lane_load(lanes, n, SLOT_INVERSE, first));
     __m512i base = lane_load(lanes, n, ROW_BASE, first), row_stride = lane_load(lanes, n, ROW_STRIDE, first);
-    /* Lane c reads the hash of its own order: hashes[order * BLOCK + t]. */
-    const __m512i block = _mm512_set1_epi64(BLOCK);
-    __m512i bucket_at = _mm512_mullo_epi64(lane_load(lanes, n, BUCKET_ORDER, first), block);
-    __m512i slot_at = _mm512_mullo_epi64(lane_load(lanes, n, SLOT_ORDER, first), block);
+    __m512i bucket_at = lane_load(lanes, n, BUCKET_AT, first), slot_at = lane_load(lanes, n, SLOT_AT, first);
+    const uint64_t *line = lines + lanes[BUCKET_AT * n + first], *only = line;
+    for (uint32_t c = 1; c < LANES; c++)
+        only = lanes[BUCKET_AT * n + first + c] == lanes[BUCKET_AT * n + first] ? only : NULL;
     for (uint64_t t = 0; t < count; t++, out += stride) {
-        __m512i u = wide_hash(_mm512_i64gather_epi64(bucket_at, (const long long *)hashes + t, 8), bucket_salt);
-        __m512i row = _mm512_mullo_epi64(wide_remainder(u, bucket_fold, modulus, modulus_inverse), row_stride);
-        if (any_slot) {
-            u = wide_hash(_mm512_i64gather_epi64(slot_at, (const long long *)hashes + t, 8), slot_salt);
+        __m512i u;
+        if (kind == KIND_SUM) {
+            u = _mm512_setzero_si512();
+            for (uint32_t back = 0; back < order; back++) {
+                __m512i value = lane_line(lines + back * BLOCK, bucket_at, only ? only + back * BLOCK : NULL, t);
+                u = _mm512_add_epi64(u, _mm512_mullo_epi64(value, lane_load(lanes, n, MULTIPLIERS + back, first)));
+            }
+        } else {
+            u = lane_line(lines, bucket_at, only, t);
+        }
+        __m512i hash = kind == KIND_FINISH || kind == KIND_SLOT ? wide_hash(u, bucket_salt) : u;
+        __m512i bucket = wide_remainder(hash, bucket_fold, modulus, modulus_inverse);
+        if (kind == KIND_WHOLE)
+            bucket = _mm512_mask_mov_epi64(bucket, _mm512_cmpeq_epi64_mask(u, _mm512_set1_epi64(-1)), modulus);
+        __m512i row = _mm512_mullo_epi64(bucket, row_stride);
+        if (kind == KIND_SLOT) {
+            u = wide_hash(_mm512_i64gather_epi64(slot_at, (const long long *)lines + t, 8), slot_salt);
             row = _mm512_add_epi64(row, wide_remainder(u, slot_fold, slot_count, slot_inverse));
         }
         _mm512_mask_storeu_epi64(out + first, mask, _mm512_add_epi64(row, base));
     }
 }
 
+/* The kind that computes all eight lanes; sums must be of one order, and a slot that is no choice is slot 0 of 1. */
+static uint32_t lanes_kind(const pgio_rows *rows, uint32_t first, uint32_t end, uint32_t *order)
+{
+    uint32_t kind = rows->kinds[first];
+    *order = rows->set.hashes[rows->columns[first].bucket_hash].order;
+    for (uint32_t c = first + 1; c < end; c++) {
+        uint32_t other = rows->kinds[c];
+        bool both_finish = kind <= KIND_SLOT && other <= KIND_SLOT;
+        bool both_plain = kind >= KIND_PLAIN && kind <= KIND_WHOLE && other >= KIND_PLAIN && other <= KIND_WHOLE;
+        if (kind == KIND_SUM && rows->set.hashes[rows->columns[c].bucket_hash].order != *order)
+            return KIND_MIXED;
+        if (kind != other && !both_finish && !both_plain)
+            return KIND_MIXED;
+        kind = other > kind ? other : kind;
+    }
+    return kind;
+}
+
 __attribute__((target("avx512f,avx512dq,avx512vl"))) static void
-emit_avx512(const pgio_rows *rows, const uint64_t *hashes, uint64_t count, uint64_t *out)
+emit_avx512(const pgio_rows *rows, const uint64_t *lines, uint64_t count, uint64_t *out)
 {
     for (uint32_t first = 0; first < rows->column_count; first += LANES) {
-        if (rows->any_slot)
-            emit_lanes(rows, hashes, count, first, true, out);
-        else
-            emit_lanes(rows, hashes, count, first, false, out);
+        uint32_t end = rows->column_count - first < LANES ? rows->column_count : first + LANES, order;
+        switch (lanes_kind(rows, first, end, &order)) {
+        case KIND_FINISH:
+            emit_lanes(rows, lines, count, first, KIND_FINISH, 0, out);
+            break;
+        case KIND_SLOT:
+            emit_lanes(rows, lines, count, first, KIND_SLOT, 0, out);
+            break;
+        case KIND_PLAIN:
+            emit_lanes(rows, lines, count, first, KIND_PLAIN, 0, out);
+            break;
+        case KIND_WHOLE:
+            emit_lanes(rows, lines, count, first, KIND_WHOLE, 0, out);
+            break;
+        case KIND_SUM:
+            emit_lanes(rows, lines, count, first, KIND_SUM, order, out);
+            break;
+        default:
+            emit_portable(rows, lines, count, first, end, out);
+        }
     }
 }
 #endif
 
+/* The stream's ids are checked against the least vocabulary that knows them, its own or a hash's. */
+int pgio_rows_check_tokens(const pgio_rows *rows, const pgio_tokens *tokens, uint64_t begin, uint64_t end,
+                           pgio_error *error)
+{
+    pgio_tokens known = *tokens;
+    known.vocabulary = rows->set.vocabulary < known.vocabulary ? rows->set.vocabulary : known.vocabulary;
+    return pgio_tokens_check(&known, begin, end, error);
+}
+
 int64_t pgio_rows_emit(const pgio_rows *rows, const pgio_tokens *tokens, uint64_t begin, uint64_t end,
                        uint64_t *rows_out, pgio_error *error)
 {
-    int status = pgio_tokens_check(tokens, begin, end, error);
+    int status = pgio_rows_check_tokens(rows, tokens, begin, end, error);
     if (status)
         return status;
-    uint64_t hashes[PGIO_MAX_ORDER * BLOCK];
+    uint64_t lines[PGIO_HASH_LINES * BLOCK];
     pgio_document document = pgio_document_of(tokens, begin);
     for (uint64_t at = begin; at < end; at += BLOCK) {
         uint64_t n = end - at < BLOCK ? end - at : BLOCK;
-        pgio_hash_block(tokens, at, n, rows->order_count, &document, hashes, BLOCK, rows->isa);
+        pgio_hash_set_block(&rows->set, tokens, at, n, &document, lines, rows->isa);
         uint64_t *out = rows_out + (at - begin) * rows->column_count;
 #if PGIO_X86
         if (rows->isa == PGIO_ISA_AVX512) {
-            emit_avx512(rows, hashes, n, out);
+            emit_avx512(rows, lines, n, out);
             continue;
         }
 #endif
-        emit_portable(rows, hashes, n, out);
+        emit_portable(rows, lines, n, 0, rows->column_count, out);
     }
     return (int64_t)(end - begin);
 }

@@ -27,9 +27,10 @@ static bool share_a_unit(const pgio_column *columns, const pgio_group *group)
         return false;
     for (uint32_t c = 0; c < group->column_count; c++) {
         const pgio_column *column = &columns[c];
-        if (column->bucket_salt != first->bucket_salt || column->bucket_order != first->bucket_order ||
+        if (column->bucket_salt != first->bucket_salt || column->bucket_hash != first->bucket_hash ||
             column->modulus != first->modulus || column->row_stride != first->row_stride ||
-            column->scheme != first->scheme || column->row_base < group->row_base)
+            column->row_base < group->row_base ||
+            memcmp(column->multipliers, first->multipliers, sizeof first->multipliers) != 0)
             return false;
         uint64_t row = column->row_base - group->row_base;
         if (row / unit_rows != (first->row_base - group->row_base) / unit_rows ||
@@ -76,16 +77,15 @@ static int check_counts(const pgio_group *groups, uint32_t group_count, uint32_t
     return 0;
 }
 
-int pgio_source_new(pgio_source **out, const pgio_column *columns, uint32_t column_count, const pgio_group *groups,
-                    uint32_t group_count, const pgio_region *regions, uint32_t region_count, uint64_t page_bytes,
-                    const pgio_tokens *tokens, uint32_t isa, pgio_error *error)
+int pgio_source_new(pgio_source **out, const pgio_hash *hashes, uint32_t hash_count, const pgio_column *columns,
+                    uint32_t column_count, const pgio_group *groups, uint32_t group_count, const pgio_region *regions,
+                    uint32_t region_count, uint64_t page_bytes, const pgio_tokens *tokens, uint32_t isa,
+                    pgio_error *error)
 {
     *out = NULL;
     int status = check_counts(groups, group_count, column_count, region_count, error);
     if (!status)
-        status = pgio_columns_check(columns, column_count, error);
-    if (!status)
-        status = pgio_tokens_check(tokens, 0, tokens->count, error);
+        status = pgio_columns_check(hashes, hash_count, columns, column_count, error);
     if (status)
         return status;
     pgio_source *source = calloc(1, sizeof *source);
@@ -98,7 +98,9 @@ int pgio_source_new(pgio_source **out, const pgio_column *columns, uint32_t colu
         memcpy(reduced, groups, sizeof *reduced * group_count);
         source->tokens = *tokens;
         source->column_count = reduce(lead, reduced, group_count, regions, page_bytes);
-        status = pgio_rows_new(&source->rows, lead, source->column_count, isa, error);
+        status = pgio_rows_new(&source->rows, hashes, hash_count, lead, source->column_count, isa, error);
+        if (!status)
+            status = pgio_rows_check_tokens(source->rows, tokens, 0, tokens->count, error);
         if (!status)
             status =
                 pgio_place_new(&source->place, reduced, group_count, regions, region_count, page_bytes, isa, error);

@@ -14,6 +14,8 @@ import click
 COMMANDS = {
     "simulate": "Flash reads per token of each table layout behind an LRU page cache.",
     "figure4": "Draw reads per token against cache size, for several table sizes.",
+    "models": "Deployed tables: what is known of each, how it was verified, and what was not.",
+    "tokens": "Write texts as a token stream of a model's own ids.",
     "trace": "Write the pages, rows or bytes that a token stream touches.",
     "layout": "What a table takes up: rows, units, pages, bytes, slack.",
     "nvme": "What a device delivers under the reads of a table, at a held depth.",

@@ -60,7 +60,7 @@ class Drive:
         return min(s.p50_ns for s in larger), min(s.p99_ns for s in larger)
 
     def at_least_ns(self, reads: float, depth: int) -> tuple[int, int]:
-        """(p50, p99) that a step of so many reads takes at least: what steps of no more reads took, at the best depth."""
+        """(p50, p99) that a step of so many reads takes at least: what the largest steps of no more reads took."""
         smaller = [s for s in self.steps if s.depth <= depth and s.reads_per_step <= reads]
         largest = max((s.reads_per_step for s in smaller), default=0.0)
         alike = [s for s in smaller if s.reads_per_step == largest]
@@ -79,7 +79,7 @@ def refusal(row: Mapping[str, Any], page_bytes: int) -> str | None:
     if not row.get("direct"):
         return "its reads went through the kernel's page cache, not to the device; leave out --buffered"
     if errors:
-        return f"reads failed ({', '.join(f'{v} {k.removeprefix("errors_")}' for k, v in errors.items())})"
+        return "reads failed (" + ", ".join(f"{v} {k.removeprefix('errors_')}" for k, v in errors.items()) + ")"
     if row.get("allow_holes"):
         return "holes were read, which never reach the device"
     if (row.get("zero_page_fraction") or 0) > 0.01:

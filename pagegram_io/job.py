@@ -16,7 +16,7 @@ import numpy as np
 
 from pagegram_io import native
 from pagegram_io.interleave import ServedSource, Serving
-from pagegram_io.layout import Layout
+from pagegram_io.layout import Layout, about_model
 from pagegram_io.locality import Served, StepShape, serve, shape_facts, shape_of
 from pagegram_io.policy import (
     CurvePolicy,
@@ -37,7 +37,7 @@ from pagegram_io.tokens import Stream, read_stream
 from pagegram_io.trace import LayoutSource, PageSource
 
 POLICIES = ("lru",)
-SPLITS = ("order", "column")
+SPLITS = ("order", "layer", "column")
 CACHE_UNITS = ("page", "row")
 
 
@@ -110,9 +110,16 @@ def _classes(layout: Layout, split: str | None) -> tuple[np.ndarray, list[dict[s
         orders = layout.order_of_page_column()
         names = sorted(set(orders.tolist()))
         return np.array([names.index(n) for n in orders], np.uint32), [{"order": n} for n in names]
+    if split == "layer":
+        if any(g.layer is None for g in layout.groups):
+            raise ValueError(f"{layout.label} belongs to no layer; split its reads by order or column")
+        layers = layout.layer_of_page_column()
+        names = sorted(set(layers.tolist()))
+        return np.array([names.index(n) for n in layers], np.uint32), [{"layer": n} for n in names]
     if split == "column":
         groups = layout.group_of_page_column()
-        return groups, [{"order": g.order, "column": i} for i, g in enumerate(layout.groups)]
+        layer = [{} if g.layer is None else {"layer": g.layer} for g in layout.groups]
+        return groups, [{"order": g.order, "column": i, **layer[i]} for i, g in enumerate(layout.groups)]
     return np.zeros(len(layout.group_of_page_column()), np.uint32), [{}]
 
 
@@ -143,7 +150,7 @@ def run_outcome(job: Job, *, stream: Stream | None = None, tick: Tick | None = N
     if job.cache_unit not in CACHE_UNITS:
         raise ValueError(f"cache unit {job.cache_unit!r} is not known; choose {' or '.join(CACHE_UNITS)}")
     if job.split is not None and job.split not in SPLITS:
-        raise ValueError(f"reads are split by {' or '.join(SPLITS)}, not by {job.split!r}")
+        raise ValueError(f"reads are split by {', '.join(SPLITS)}, not by {job.split!r}")
     stream = stream if stream is not None else job.stream.read()
     layout, sizes = job.layout, _sizes(job)
     classes, class_names = _classes(layout, job.split)
@@ -196,7 +203,11 @@ def run_outcome(job: Job, *, stream: Stream | None = None, tick: Tick | None = N
             )
         ]
         every = work.all_misses().sum(axis=1) if isinstance(work, CurvePolicy) and job.keep_curve else None
-    about = about_layout(layout) | about_stream(stream) | about_run(job.policy, job.cache_unit, job.isa, job.threads)
+    about = (
+        about_layout(layout)
+        | about_stream(stream, layout.model)
+        | about_run(job.policy, job.cache_unit, job.isa, job.threads)
+    )
     about |= about_serving(job.serving) | {"pollution_bytes": job.pollution_bytes}
     used = _bytes_used(layout, job.split)
     unit_bytes = layout.page_bytes if job.cache_unit == "page" else layout.row_bytes
@@ -239,9 +250,9 @@ def _bytes_used(layout: Layout, split: str | None) -> list[int]:
     by_group = [len(g.columns) * sum(r.row_bytes for r in g.regions) for g in layout.groups]
     if split == "column":
         return by_group
-    if split == "order":
-        orders = sorted({g.order for g in layout.groups})
-        return [sum(b for b, g in zip(by_group, layout.groups, strict=True) if g.order == n) for n in orders]
+    if split in ("order", "layer"):
+        names = [g.order if split == "order" else g.layer or 0 for g in layout.groups]
+        return [sum(b for b, name in zip(by_group, names, strict=True) if name == n) for n in sorted(set(names))]
     return [sum(by_group)]
 
 
@@ -263,12 +274,14 @@ def about_layout(layout: Layout) -> dict[str, Any]:
         "row_width": layout.row_width,
         "dim": layout.dim,
         "orders": ",".join(map(str, layout.orders)),
+        **about_model(layout),
     }
 
 
-def about_stream(stream: Stream) -> dict[str, Any]:
+def about_stream(stream: Stream, model: str | None = None) -> dict[str, Any]:
+    """What a record says of its stream; with a model, also whether the stream stands in for one in that model's ids."""
     lengths = stream.document_lengths
-    return {
+    about = {
         "stream": stream.name,
         "stream_sha256": stream.sha256,
         "documents": len(lengths),
@@ -276,6 +289,11 @@ def about_stream(stream: Stream) -> dict[str, Any]:
         "document_tokens_max": int(lengths.max()),
         "prompt_tokens": None if stream.prompt_lengths is None else int(stream.prompt_lengths.sum()),
     }
+    if model is None:
+        return about
+    from pagegram_io.deployed import stand_in
+
+    return about | {"tokenizer_stand_in": stand_in(model, stream.name)}
 
 
 def about_serving(serving: Serving | None) -> dict[str, Any]:

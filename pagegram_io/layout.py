@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pagegram_io import native
+from pagegram_io.hashes import PG1_HASHES, Hash
 
 if TYPE_CHECKING:
     from pagegram_io.tokens import Stream
@@ -31,17 +32,21 @@ def label_of(name: str, slots: int | None) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One row of each token: row_base + bucket * row_stride + slot (layouts.md section 2)."""
+    """One row of each token: row_base + bucket * row_stride + slot (layouts.md section 2).
 
-    bucket_order: int
+    `bucket_hash` and `slot_hash` are places in the layout's hashes: in PG1_HASHES, one less than the order.
+    """
+
+    bucket_hash: int
     bucket_salt: int
     modulus: int
     row_base: int
     row_stride: int = 1
-    slot_order: int = 1
+    slot_hash: int = 0
     slot_salt: int = 0
     slot_count: int = 1
     head: int = 0
+    multipliers: tuple[int, ...] = ()  # of poly, by look-back
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,7 @@ class Group:
     row_base: int
     unit_rows: int
     order: int
+    layer: int | None = None  # of the model, where a table belongs to one of several
 
     @property
     def row_count(self) -> int:
@@ -79,7 +85,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Layout:
-    """A table's complete addressing. Sizes in bytes; table_params is what was asked for."""
+    """A table's complete addressing. Sizes in bytes; table_params is what was asked for.
+
+    Of a deployed table: `model` names it, `scales` says whether a row's scales are in RAM ("resident") or read from
+    a region of their own ("read"), `resident_bytes` what they take in RAM, `assumed` what the placement takes for
+    granted.
+    """
 
     name: str
     groups: tuple[Group, ...]
@@ -94,6 +105,11 @@ class Layout:
     slots: int | None = None
     seed: int = 0
     page_bytes: int = PAGE_BYTES
+    hashes: tuple[Hash, ...] = PG1_HASHES
+    model: str | None = None
+    scales: str | None = None
+    assumed: str | None = None
+    resident_bytes: int = 0
 
     @property
     def label(self) -> str:
@@ -166,9 +182,21 @@ class Layout:
         orders = np.array([group.order for group in self.groups])
         return orders[self._place.group_of_column()]
 
+    def layer_of_page_column(self) -> np.ndarray:
+        """The layer behind each column of a page matrix, int64 [page columns]; -1 where groups have none."""
+        layers = np.array([-1 if group.layer is None else group.layer for group in self.groups])
+        return layers[self._place.group_of_column()]
+
     def group_of_page_column(self) -> np.ndarray:
         """The group behind each column of a page matrix, uint32 [page columns]."""
         return self._place.group_of_column()
+
+
+def about_model(layout: Layout) -> dict[str, str | int | None]:
+    """What a record or a trace says of a deployed table, and of no other."""
+    if layout.model is None:
+        return {}
+    return {name: getattr(layout, name) for name in ("model", "scales", "resident_bytes", "assumed")}
 
 
 def unit_byte(region: Region, unit: int, page_bytes: int) -> int:
@@ -332,7 +360,7 @@ def flat(params: int, shape: Shape | None = None) -> Layout:
         salt = native.salt(shape.seed, "row", n, 0)
 
         def columns(base: int, n: int = n, salt: int = salt) -> tuple[Column, ...]:
-            return (Column(n, salt, rows, base),)
+            return (Column(n - 1, salt, rows, base),)
 
         groups.append(placer.group(columns, units=rows, unit_rows=1, row_bytes=row_bytes, order=n))
     return _finish("flat", groups, params, shape, width=shape.dim, heads=1, slots=None)
@@ -350,7 +378,7 @@ def engram(params: int, shape: Shape | None = None) -> Layout:
             prime, salt = next(primes), native.salt(shape.seed, "row", n, k)
 
             def columns(base: int, n: int = n, k: int = k, salt: int = salt, prime: int = prime) -> tuple[Column, ...]:
-                return (Column(n, salt, prime, base, head=k),)
+                return (Column(n - 1, salt, prime, base, head=k),)
 
             groups.append(placer.group(columns, units=prime, unit_rows=1, row_bytes=row_bytes, order=n))
     return _finish("engram", groups, params, shape, width=shape.row_width, heads=shape.heads, slots=None)
@@ -371,12 +399,12 @@ def pagegram(params: int, slots: int, shape: Shape | None = None) -> Layout:
         def columns(base: int, n: int = n, bucket_salt: int = bucket_salt, prime: int = prime) -> tuple[Column, ...]:
             return tuple(
                 Column(
-                    bucket_order=n,
+                    bucket_hash=n - 1,
                     bucket_salt=bucket_salt,
                     modulus=prime,
                     row_base=base + k * slots,
                     row_stride=unit_rows,
-                    slot_order=n,
+                    slot_hash=n - 1,
                     slot_salt=native.salt(shape.seed, "row", n, k),
                     slot_count=slots,
                     head=k,

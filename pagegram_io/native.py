@@ -23,9 +23,16 @@ if TYPE_CHECKING:
 
 NO_PAGE = lib.PGIO_NO_PAGE
 NO_ROW = 2**64 - 1
+NO_TEXT = lib.PGIO_NO_TEXT
 MAX_ORDER = lib.PGIO_MAX_ORDER
 MAX_CAPACITIES = lib.PGIO_MAX_CAPACITIES
 ISAS = {"auto": 0, "portable": 1, "avx2": 2, "avx512": 3}
+SCHEMES = {
+    "pg1": lib.PGIO_SCHEME_PG1,
+    "mulxor": lib.PGIO_SCHEME_MULXOR,
+    "poly": lib.PGIO_SCHEME_POLY,
+    "token": lib.PGIO_SCHEME_TOKEN,
+}
 ROLES = {"bucket": 1, "row": 2, "sign": 3}
 
 
@@ -62,6 +69,8 @@ def _structs(ctype: str, values: Any) -> Any:
         return ffi.new(ctype, values)
     except OverflowError as overflow:
         raise ValueError(f"a field of the layout is negative or too large for the C core ({overflow})") from None
+    except IndexError:
+        raise ValueError(f"a hash has more multipliers than an n-gram of {MAX_ORDER} tokens takes") from None
 
 
 def _isa(name: str) -> int:
@@ -166,25 +175,46 @@ def hash_finish(hashes: np.ndarray, salt_value: int) -> np.ndarray:
     return out
 
 
-def _columns(layout: Layout) -> Any:
-    return _structs(
-        "pgio_column[]",
-        [
+class _Columns:
+    """The hashes and columns of a layout as C structs; keeps the class maps behind them alive."""
+
+    def __init__(self, layout: Layout) -> None:
+        hashes = []
+        self.kept: list[np.ndarray] = []
+        for h in layout.hashes:
+            if h.scheme not in SCHEMES:
+                raise ValueError(f"hash scheme {h.scheme!r} is not known; choose one of {', '.join(SCHEMES)}")
+            if h.classes is not None:
+                self.kept.append(h.classes.values)
+            hashes.append(
+                {
+                    "multipliers": list(h.multipliers),
+                    "classes": ffi.NULL if h.classes is None else pointer(h.classes.values, "uint32_t *"),
+                    "vocabulary": h.vocabulary,
+                    "fill": h.fill,
+                    "end_id": lib.PGIO_NO_ID if h.end_id is None else h.end_id,
+                    "scheme": SCHEMES[h.scheme],
+                    "order": h.order,
+                    "whole": h.whole,
+                }
+            )
+        columns = [
             {
+                "multipliers": list(c.multipliers),
                 "bucket_salt": c.bucket_salt,
                 "slot_salt": c.slot_salt,
                 "modulus": c.modulus,
                 "row_base": c.row_base,
                 "row_stride": c.row_stride,
                 "slot_count": c.slot_count,
-                "scheme": lib.PGIO_SCHEME_PG1,
-                "bucket_order": c.bucket_order,
-                "slot_order": c.slot_order,
+                "bucket_hash": c.bucket_hash,
+                "slot_hash": c.slot_hash,
             }
             for g in layout.groups
             for c in g.columns
-        ],
-    )
+        ]
+        self.hashes, self.columns = _structs("pgio_hash[]", hashes), _structs("pgio_column[]", columns)
+        self.arguments = self.hashes, len(self.hashes), self.columns, len(self.columns)
 
 
 def _groups(layout: Layout) -> tuple[Any, Any]:
@@ -218,9 +248,9 @@ class Rows(Handle):
 
     def __init__(self, layout: Layout, *, isa: str = "auto") -> None:
         super().__init__()
-        columns = _columns(layout)
-        self.column_count = len(columns)
-        self._make("pgio_rows", lib.pgio_rows_new, columns, len(columns), _isa(isa))
+        columns = _Columns(layout)
+        self.column_count = len(columns.columns)
+        self._make("pgio_rows", lib.pgio_rows_new, *columns.arguments, _isa(isa))
 
     def emit(self, stream: Stream, begin: int = 0, end: int | None = None) -> np.ndarray:
         """Rows of the tokens from begin to end, uint64 [tokens, columns]."""
@@ -327,13 +357,12 @@ class Source(Handle):
     def __init__(self, layout: Layout, stream: Stream, *, isa: str = "auto") -> None:
         super().__init__()
         self._tokens = _Tokens(stream)
-        columns = _columns(layout)
+        columns = _Columns(layout)
         groups, regions = _groups(layout)
         self._make(
             "pgio_source",
             lib.pgio_source_new,
-            columns,
-            len(columns),
+            *columns.arguments,
             groups,
             len(groups),
             regions,

@@ -37,7 +37,10 @@ SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationRecord:
-    """One layout under one cache; `order` and `column` are None unless the reads were split by them."""
+    """One layout under one cache; `order`, `column` and `layer` are None unless the reads were split by them.
+
+    Of a deployed table, `model` and the fields after it; `tokenizer_stand_in` names a stream in another model's ids.
+    """
 
     kind: str = "simulate"
     schema: int = SCHEMA
@@ -72,6 +75,12 @@ class SimulationRecord:
     state: str
     order: int | None = None
     column: int | None = None
+    layer: int | None = None
+    model: str | None = None
+    scales: str | None = None
+    resident_bytes: int | None = None
+    assumed: str | None = None
+    tokenizer_stand_in: str | None = None
     accesses: int
     misses: int
     misses_second_half: int
@@ -180,6 +189,10 @@ class LayoutRecord:
     dim: int
     orders: str
     seed: int
+    model: str | None = None
+    scales: str | None = None
+    resident_bytes: int | None = None
+    assumed: str | None = None
 
 
 Record = SimulationRecord | CollisionRecord | LayoutRecord

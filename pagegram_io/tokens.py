@@ -28,6 +28,7 @@ from pagegram_io.output import new_file
 DEFAULT_STREAM = "multilingual-20m"
 DEFAULT_STREAM_EOD = 0
 DEFAULT_STREAM_VOCABULARY = 65_536
+DEEPSEEK_STREAM = "multilingual-deepseek-5m"
 VOCABULARY_MAX = 2**32
 SUFFIXES = (".u16", ".u32", ".bin", ".npy")
 WRITTEN_SUFFIXES = (".u16", ".u32", ".npy")
@@ -102,10 +103,25 @@ class Form:
     count: int | None
 
 
-def default_stream_path() -> Path:
-    """The shipped stream's file: in the package, or beside it in a source checkout; FileNotFoundError if in neither."""
+@dataclass(frozen=True)
+class ShippedStream:
+    """A stream that comes with the package: its file, the id that ends a document, how many ids there are."""
+
+    file: str
+    eod: int
+    vocabulary: int
+
+
+SHIPPED = {
+    DEFAULT_STREAM: ShippedStream(f"{DEFAULT_STREAM}.u16.xz", DEFAULT_STREAM_EOD, DEFAULT_STREAM_VOCABULARY),
+    DEEPSEEK_STREAM: ShippedStream(f"{DEEPSEEK_STREAM}.u32.xz", 1, 129_280),  # the same text in DeepSeek's ids
+}
+
+
+def shipped_stream_path(name: str) -> Path:
+    """A shipped stream's file: in the package, or beside it in a source checkout; FileNotFoundError if in neither."""
     package = Path(__file__).resolve().parent
-    places = [folder / "traces" / f"{DEFAULT_STREAM}.u16.xz" for folder in (package, package.parent)]
+    places = [folder / "traces" / SHIPPED[name].file for folder in (package, package.parent)]
     for place in places:
         if place.is_file():
             return place
@@ -113,6 +129,11 @@ def default_stream_path() -> Path:
         f"the shipped token stream is not installed: neither {places[0]} nor {places[1]} exists; "
         "reinstall the package, or name a token stream of your own"
     )
+
+
+def default_stream_path() -> Path:
+    """The file of the stream that is used where none is named (see `shipped_stream_path`)."""
+    return shipped_stream_path(DEFAULT_STREAM)
 
 
 def read_stream(
@@ -134,7 +155,7 @@ def read_stream(
     progress: called with the bytes read so far and the bytes of the file. `.npy` integers wider than 16 bits become
     uint32. Raises FormatError, OSError with the path, and ValueError for the arguments.
     """
-    shipped = path is None or _is_default_stream(path)
+    shipped = DEFAULT_STREAM if path is None else _shipped_name(path)
     source = os.fspath(default_stream_path() if path is None else path)
     if dtype not in (None, "uint16", "uint32"):
         raise ValueError(f"dtype {dtype!r} is neither 'uint16' nor 'uint32'")
@@ -145,8 +166,8 @@ def read_stream(
     if vocabulary is not None:
         _check_vocabulary(vocabulary)
     if shipped:
-        vocabulary = DEFAULT_STREAM_VOCABULARY if vocabulary is None else vocabulary
-        eod = DEFAULT_STREAM_EOD if eod is None and documents is None else eod
+        vocabulary = SHIPPED[shipped].vocabulary if vocabulary is None else vocabulary
+        eod = SHIPPED[shipped].eod if eod is None and documents is None else eod
     compression = next((suffix for suffix in COMPRESSIONS if source.lower().endswith(suffix)), "")
     with InputFile(source, compression) as file:
         form = _form(file, dtype)
@@ -158,7 +179,7 @@ def read_stream(
     ids.flags.writeable = False  # the digest is computed once
     whole = limit is None or ids.size < limit
     starts = _starts_after(ids, eod) if documents is None else _read_starts(os.fspath(documents), ids.size, whole)
-    return Stream(ids, starts, vocabulary, DEFAULT_STREAM if shipped else os.path.basename(source))
+    return Stream(ids, starts, vocabulary, shipped or os.path.basename(source))
 
 
 def write_stream(path: str | os.PathLike[str], ids: np.ndarray, *, force: bool = False) -> None:
@@ -191,11 +212,15 @@ def write_stream(path: str | os.PathLike[str], ids: np.ndarray, *, force: bool =
             out.write(np.ascontiguousarray(ids[first : first + BATCH_IDS], dtype=stored).data)
 
 
-def _is_default_stream(path: str | os.PathLike[str]) -> bool:
-    try:
-        return os.path.realpath(path) == os.path.realpath(default_stream_path())
-    except FileNotFoundError:
-        return False
+def _shipped_name(path: str | os.PathLike[str]) -> str | None:
+    """The name of the shipped stream that this file is, if it is one."""
+    for name in SHIPPED:
+        try:
+            if os.path.realpath(path) == os.path.realpath(shipped_stream_path(name)):
+                return name
+        except FileNotFoundError:
+            continue
+    return None
 
 
 def _check_vocabulary(vocabulary: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from pagegram_io import native
 from pagegram_io.errors import FormatError
-from pagegram_io.layout import Layout
+from pagegram_io.layout import Layout, about_model
 from pagegram_io.output import new_file, new_path
 from pagegram_io.records import SCHEMA, provenance
 from pagegram_io.tokens import Stream
@@ -23,7 +23,7 @@ EMITS = ("pages", "rows", "bytes")
 
 
 # What the .json beside a trace may say of its layout and stream, and as what.
-_TEXT, _COUNT, _COUNT_OR_NONE = (str,), (int,), (int, type(None))
+_TEXT, _COUNT, _TEXT_OR_NONE, _COUNT_OR_NONE = (str,), (int,), (str, type(None)), (int, type(None))
 DESCRIBED: dict[str, tuple[type, ...]] = {
     "layout": _TEXT,
     "slots": _COUNT_OR_NONE,
@@ -42,6 +42,11 @@ DESCRIBED: dict[str, tuple[type, ...]] = {
     "stream": _TEXT,
     "stream_sha256": _TEXT,
     "documents": _COUNT,
+    "model": _TEXT_OR_NONE,
+    "scales": _TEXT_OR_NONE,
+    "resident_bytes": _COUNT_OR_NONE,
+    "assumed": _TEXT_OR_NONE,
+    "tokenizer_stand_in": _TEXT_OR_NONE,
 }
 
 
@@ -204,6 +209,8 @@ def emit_batches(layout: Layout, stream: Stream, emit: str) -> Iterator[np.ndarr
 
 def describe(layout: Layout, stream: Stream, *, emit: str, form: str, columns: int) -> dict[str, Any]:
     """What stands in the .json beside a trace: enough to make it again."""
+    from pagegram_io.deployed import stand_in
+
     return {
         "kind": "trace",
         "schema": SCHEMA,
@@ -232,6 +239,8 @@ def describe(layout: Layout, stream: Stream, *, emit: str, form: str, columns: i
         "stream_sha256": stream.sha256,
         "tokens": len(stream.ids),
         "documents": len(stream.document_starts),
+        **about_model(layout),
+        **({} if layout.model is None else {"tokenizer_stand_in": stand_in(layout.model, stream.name)}),
         "columns": columns,
         "unused": native.NO_PAGE if emit == "pages" else None,
     }

@@ -68,9 +68,11 @@ int main(void)
 {
     static const uint16_t ids[] = {TOKENS};
     static const uint64_t starts[] = {0, 20};
+    static const pgio_hash hashes[] = {HASHES};
     static const pgio_column columns[] = {COLUMNS};
     static const pgio_group groups[] = {GROUPS};
     static const pgio_region regions[] = {REGIONS};
+    const uint32_t hash_count = sizeof hashes / sizeof hashes[0];
     const uint32_t column_count = sizeof columns / sizeof columns[0], group_count = sizeof groups / sizeof groups[0];
     pgio_tokens tokens;
     pgio_error error;
@@ -89,8 +91,8 @@ int main(void)
     tokens.vocabulary = 65536;
     tokens.id_bytes = 2;
     if (pgio_place_new(&place, groups, group_count, regions, group_count, 512, PGIO_ISA_AUTO, &error) ||
-        pgio_source_new(&source, columns, column_count, groups, group_count, regions, group_count, 512, &tokens,
-                        PGIO_ISA_AUTO, &error) ||
+        pgio_source_new(&source, hashes, hash_count, columns, column_count, groups, group_count, regions, group_count,
+                        512, &tokens, PGIO_ISA_AUTO, &error) ||
         pgio_lru_new(&lru, pgio_place_page_count(place), &capacity, 1, classes, pgio_source_page_columns(source), 1,
                      &error)) {
         fprintf(stderr, "%s\n", error.text);
@@ -115,8 +117,8 @@ def program_and_answer() -> tuple[str, str]:
     ids = np.minimum(np.random.default_rng(1).geometric(0.1, 300), 40)
     stream = make_stream(ids, [0, 20])
     columns = ", ".join(
-        f"{{{c.bucket_salt}u, {c.slot_salt}u, {c.modulus}, {c.row_base}, {c.row_stride}, {c.slot_count}, "
-        f"PGIO_SCHEME_PG1, {c.bucket_order}, {c.slot_order}}}"
+        f"{{{{0}}, {c.bucket_salt}u, {c.slot_salt}u, {c.modulus}, {c.row_base}, {c.row_stride}, {c.slot_count}, "
+        f"{c.bucket_hash}, {c.slot_hash}, 0}}"
         for g in layout.groups
         for c in g.columns
     )
@@ -124,7 +126,12 @@ def program_and_answer() -> tuple[str, str]:
     regions = ", ".join(
         f"{{{r.base_byte}, {r.unit_count}, {r.unit_bytes}, {r.row_bytes}, {r.units_per_page}}}" for r in layout.regions
     )
-    text = PROGRAM.replace("{COLUMNS}", f"{{{columns}}}").replace("{GROUPS}", f"{{{groups}}}")
+    hashes = ", ".join(f"{{{{0}}, 0, 0, 0, 0, PGIO_SCHEME_PG1, {h.order}, 0, 0}}" for h in layout.hashes)
+    text = (
+        PROGRAM.replace("{HASHES}", f"{{{hashes}}}")
+        .replace("{COLUMNS}", f"{{{columns}}}")
+        .replace("{GROUPS}", f"{{{groups}}}")
+    )
     text = text.replace("{REGIONS}", f"{{{regions}}}").replace("{TOKENS}", "{" + ", ".join(map(str, stream.ids)) + "}")
     with native.Lru(layout.page_count, [3], np.zeros(2, np.uint32)) as lru:
         lru.access(layout.pages(layout.rows(stream)))

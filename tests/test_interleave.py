@@ -103,9 +103,7 @@ def test_served_counts_are_the_twins(
     classes = np.zeros(len(layout.group_of_page_column()), np.uint32)
     source = ServedSource(layout, stream, serving)
     shape = shape_of(source, classes)
-    served, none = serve(
-        source, [capacity, 0], classes, warm_tokens=warm, pollution_pages=pollution, shape=shape
-    )
+    served, none = serve(source, [capacity, 0], classes, warm_tokens=warm, pollution_pages=pollution, shape=shape)
     pages = pages_by_visit(layout, stream, serving)
     steps = visits(stream, serving)
     seen = twin.serve(

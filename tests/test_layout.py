@@ -262,12 +262,12 @@ def test_one_page_a_token_is_a_layout_too(shipped: Any) -> None:
     heads, slots, buckets = 8, 15, 13_009
     columns = tuple(
         Column(
-            2,
+            1,
             native.salt(0, "bucket", 2, 0),
             buckets,
             k * slots,
             heads * slots,
-            3,
+            2,
             native.salt(0, "row", 3, k),
             slots,
             k,

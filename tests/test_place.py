@@ -29,7 +29,7 @@ def layout_of(groups: tuple[Group, ...], page_bytes: int = 512, name: str = "tes
 def group_of(
     regions: tuple[Region, ...], *, row_base: int = 0, unit_rows: int = 1, columns: int = 1, modulus: int = 1
 ) -> Group:
-    lines = tuple(Column(1, 0, modulus, row_base, unit_rows) for _ in range(columns))
+    lines = tuple(Column(0, 0, modulus, row_base, unit_rows) for _ in range(columns))
     return Group(lines, regions, row_base, unit_rows, 1)
 
 
@@ -420,7 +420,7 @@ def own(
     """Buckets of heads * slots rows in units of any number of rows."""
     modulus, stride = 101, heads * slots
     columns = tuple(
-        Column(bucket_order, 11, modulus, shift + k * slots, stride, slot_order, 1000 + k, slots, k)
+        Column(bucket_order - 1, 11, modulus, shift + k * slots, stride, slot_order - 1, 1000 + k, slots, k)
         for k in range(heads)
     )
     units = -(-(modulus * stride + shift) // unit_rows)
@@ -476,7 +476,7 @@ def test_a_source_refuses_what_its_parts_refuse() -> None:
     stream = make_stream([1, 2, 3])
     good = own(8)
     group = good.groups[0]
-    bad_column = Column(2, 11, 101, 4, 8, 99, 1001, 4, 1)
+    bad_column = Column(1, 11, 101, 4, 8, 99, 1001, 4, 1)
     for groups in (
         (),
         (Group((), group.regions, 0, 8, 2),),

@@ -255,9 +255,9 @@ def emit_wanted(modulus_of_column: list[int], values: list[int], isa: str, *, sl
     columns = []
     for modulus, salt in zip(modulus_of_column, salts, strict=True):
         if slots:
-            columns.append(Column(1, 0, 1, 0, slot_salt=salt, slot_count=modulus))
+            columns.append(Column(0, 0, 1, 0, slot_salt=salt, slot_count=modulus))
         else:
-            columns.append(Column(1, salt, modulus, 0))
+            columns.append(Column(0, salt, modulus, 0))
     with native.Rows(single(columns), isa=isa) as rows:
         return rows.emit(make_stream([17]))[0].tolist()
 
@@ -293,22 +293,22 @@ def test_c6_bucket_remainders_are_exact_for_any_moduli(pairs: list[tuple[int, in
 
 @given(
     st.lists(
-        st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 8), st.integers(1, 8)), min_size=1, max_size=20
+        st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=20
     ),
     streams(40),
 )
 def test_c6_any_columns_equal_python(shapes: list[tuple[int, int, int, int]], stream: Stream) -> None:
     """Columns whose slot is of another order than their bucket, with and without a choice of slot, in any mixture."""
     columns = []
-    for i, (modulus, slots, bucket_order, slot_order) in enumerate(shapes):
-        columns.append(Column(bucket_order, 77 * i, modulus, 1000 * i, 50 + i, slot_order, 99 * i, slots))
+    for i, (modulus, slots, bucket_hash, slot_hash) in enumerate(shapes):
+        columns.append(Column(bucket_hash, 77 * i, modulus, 1000 * i, 50 + i, slot_hash, 99 * i, slots))
     ids, starts = stream.ids.tolist(), stream.document_starts.tolist()
     g = {n: reference.ngram_hashes(ids, starts, n) for n in range(1, 9)}
     wanted = [
         [
             c.row_base
-            + reference.u(g[c.bucket_order][t], c.bucket_salt) % c.modulus * c.row_stride
-            + reference.u(g[c.slot_order][t], c.slot_salt) % c.slot_count
+            + reference.u(g[c.bucket_hash + 1][t], c.bucket_salt) % c.modulus * c.row_stride
+            + reference.u(g[c.slot_hash + 1][t], c.slot_salt) % c.slot_count
             for c in columns
         ]
         for t in range(len(ids))
@@ -453,18 +453,18 @@ def test_ids_at_the_vocabulary_are_refused_by_the_core_itself() -> None:
 @pytest.mark.parametrize(
     "column",
     [
-        Column(0, 0, 5, 0),
-        Column(9, 0, 5, 0),
-        Column(1, 0, 5, 0, slot_order=9),
-        Column(1, 0, 5, 0, slot_order=0),
-        Column(1, 0, 0, 0),
-        Column(1, 0, 2**62, 0),
-        Column(1, 0, 5, 0, slot_count=0),
-        Column(1, 0, 2**61, 0, row_stride=3),
-        Column(1, 0, 5, -1),
-        Column(1, 0, 5, 2**64),
-        Column(1, 0, 2, 2**62 - 1),
-        Column(1, 0, 2**40, 0, row_stride=2**40),
+        Column(-1, 0, 5, 0),
+        Column(8, 0, 5, 0),
+        Column(0, 0, 5, 0, slot_hash=8),
+        Column(0, 0, 5, 0, slot_hash=-1),
+        Column(0, 0, 0, 0),
+        Column(0, 0, 2**62, 0),
+        Column(0, 0, 5, 0, slot_count=0),
+        Column(0, 0, 2**61, 0, row_stride=3),
+        Column(0, 0, 5, -1),
+        Column(0, 0, 5, 2**64),
+        Column(0, 0, 2, 2**62 - 1),
+        Column(0, 0, 2**40, 0, row_stride=2**40),
     ],
 )
 def test_columns_that_cannot_be_are_refused(column: Column) -> None:
@@ -476,6 +476,6 @@ def test_no_columns_and_too_many_are_refused() -> None:
     with pytest.raises(ValueError, match="columns"):
         native.Rows(single([]))
     with pytest.raises(ValueError, match="columns"):
-        native.Rows(single([Column(1, 0, 5, 0)] * 4097))
-    with native.Rows(single([Column(1, 0, 5, 0)] * 4096)) as rows:
+        native.Rows(single([Column(0, 0, 5, 0)] * 4097))
+    with native.Rows(single([Column(0, 0, 5, 0)] * 4096)) as rows:
         assert rows.emit(make_stream([1, 2])).shape == (2, 4096)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pagegram_io.commands.model import model_options, refuse_model_options
 from pagegram_io.commands.options import (
     force_option,
     layout_options,
@@ -30,11 +31,13 @@ Examples:
 \b
   pagegram-io layout --table 20B
   pagegram-io layout --table 200M,20B --layout pagegram --slots 1,4,15,60 --packed
+  pagegram-io layout --model qwen3.8-flash-next --row-format q4_0
 """
 
 
 @click.command("layout", epilog=EPILOG)
 @table_option("20B")
+@model_options
 @layout_options
 @shape_options
 @record_options
@@ -47,6 +50,7 @@ def command(**values: Any) -> None:
     from pagegram_io.records import write_csv
 
     refuse_outputs(values["csv_path"], force=values["force"])
+    refuse_model_options(values)
     shape = shape_of(values)
     layouts = layouts_of(values, shape)
     records = [layout_record(layout) for layout in layouts]
@@ -60,11 +64,11 @@ def command(**values: Any) -> None:
 
 def layout_record(layout: Layout) -> LayoutRecord:
     """The record of a layout."""
-    from pagegram_io.layout import expected_reads, straddle_probability
+    from pagegram_io.layout import about_model, expected_reads, straddle_probability
     from pagegram_io.records import LayoutRecord, provenance
 
     region = layout.regions[0]
-    rows_bytes = layout.row_count * layout.row_bytes
+    rows_bytes = sum(g.row_count * sum(r.row_bytes for r in g.regions) for g in layout.groups)
     return LayoutRecord(
         version=provenance()["version"],
         layout=layout.name,
@@ -92,6 +96,7 @@ def layout_record(layout: Layout) -> LayoutRecord:
         dim=layout.dim,
         orders=",".join(map(str, layout.orders)),
         seed=layout.seed,
+        **about_model(layout),  # type: ignore[arg-type]
     )
 
 
@@ -138,3 +143,6 @@ def _print_table(records: list[LayoutRecord]) -> None:
         f"Rows in {first.row_format}, orders {first.orders}, "
         f"pages of {format_bytes(first.page_bytes)}, {first.placement}."
     )
+    if first.assumed:
+        resident = f" ({format_bytes(first.resident_bytes)} of RAM)" if first.resident_bytes else ""
+        console.print(f"Assumed, without the checkpoint's headers: {first.assumed}{resident}.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pagegram_io.commands.model import model_options, refuse_model_options
 from pagegram_io.commands.options import (
     BYTES,
     CACHES,
@@ -86,6 +87,7 @@ OFFSET = Parsed("size", lambda text: 0 if text == "0" else parse_bytes(text))
 )
 @click.option("--uniform", is_flag=True, help="Only uniformly random reads, without a table's layouts.")
 @table_option("20B")
+@model_options
 @layout_options
 @click.option(
     "--cache",
@@ -174,6 +176,7 @@ def command(**values: Any) -> int:
 
     refuse_outputs(values["csv_path"], values["output"], force=values["force"])
     slots = values["slots"] if given("slots") else (4,)
+    refuse_model_options(values)
     shape = shape_of(values)
     layouts: list[Layout] = []
     if not values["uniform"]:
@@ -262,12 +265,12 @@ def make_jobs(values: dict[str, Any], shape: Any, layouts: list[Layout], base: i
     if any(not 1 <= depth <= 32768 for depth in values["depths"]):
         raise click.UsageError(f"--depth {max(values['depths'])}: reads in flight are 1 to 32768")
     pages = span_pages(first)
-    kinds = [] if values["uniform"] is False and given("layouts") else [first]
+    kinds = [] if values["uniform"] is False and (given("layouts") or given("model")) else [first]
     for layout in layouts:
         if layout.page_count > pages and not values["wrap"]:
             text = f"{layout.label} of {layout.table_params:,} parameters has {layout.page_count:,} pages, "
             text += f"{values['target']} {pages:,}"
-            if given("layouts") or given("tables"):
+            if given("layouts") or given("tables") or given("model"):
                 raise click.UsageError(f"{text}; use a smaller --table, or --wrap")
             print(f"note: {text}; left out (a smaller --table, or --wrap)", file=sys.stderr)
             continue

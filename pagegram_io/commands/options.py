@@ -50,11 +50,11 @@ NAMES = Parsed("names", lambda text: tuple(text.split(",")))
 PathOption = click.Path(readable=False)
 
 
-def options_together(options: list[Callable[[Any], Any]]) -> Callable[[Decorated], Decorated]:
+def grouped(options: list[Callable[[Any], Any]]) -> Callable[[Decorated], Decorated]:
     return lambda function: functools.reduce(lambda decorated, option: option(decorated), reversed(options), function)
 
 
-stream_options = options_together(
+stream_options = grouped(
     [
         click.option(
             "--tokens",
@@ -85,7 +85,7 @@ stream_options = options_together(
     ]
 )
 
-shape_options = options_together(
+shape_options = grouped(
     [
         click.option(
             "--row-format",
@@ -156,7 +156,7 @@ shape_options = options_together(
     ]
 )
 
-layout_options = options_together(
+layout_options = grouped(
     [
         click.option(
             "--layout",
@@ -192,7 +192,7 @@ def table_option(default: str) -> Callable[[Decorated], Decorated]:
     )
 
 
-record_options = options_together(
+record_options = grouped(
     [
         click.option(
             "--json", "as_json", is_flag=True, help="Print records as JSON, one a line, instead of the table."
@@ -236,6 +236,10 @@ def layouts_of(values: dict[str, Any], shape: Any, *, slots: tuple[int, ...] | N
     from pagegram_io.layout import build
 
     slots = slots or values["slots"]
+    if values.get("model") is not None:
+        from pagegram_io.commands.model import model_layout
+
+        return [model_layout(values)]
     return [layout for size in values["tables"] for layout in build(values["layouts"], size, slots=slots, shape=shape)]
 
 
@@ -244,6 +248,10 @@ def stream_of(values: dict[str, Any]) -> Any:
     from pagegram_io.progress import progress
     from pagegram_io.tokens import read_stream
 
+    if values.get("model") is not None:
+        from pagegram_io.commands.model import model_stream_path
+
+        values["stream_path"] = model_stream_path(values)
     names = ("dtype", "eod", "documents", "vocabulary", "limit")
     arguments = {name: values[name] for name in names}
     with progress("reading the stream", 1) as advance:
@@ -256,6 +264,10 @@ def stream_of(values: dict[str, Any]) -> Any:
             done = share
 
         stream = read_stream(values["stream_path"], progress=report, **arguments)
+    if values.get("model") is not None:
+        from pagegram_io.commands.model import check_model_stream
+
+        check_model_stream(values["model"], stream)
     orders = values.get("orders") or (1,)
     if len(stream) < max(orders):
         print(f"note: a stream of {len(stream)} tokens is shorter than the order {max(orders)}", file=sys.stderr)

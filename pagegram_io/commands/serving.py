@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pagegram_io.commands.options import BYTES, COUNT, PathOption, given, options_together, spec_of, stream_of
+from pagegram_io.commands.options import BYTES, COUNT, PathOption, given, grouped, spec_of, stream_of
 
 if TYPE_CHECKING:
     from pagegram_io.interleave import Serving
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 CONCURRENCY = 32
 WINDOW = 2048
 
-requests_options = options_together(
+requests_options = grouped(
     [
         click.option(
             "--requests",
@@ -29,12 +29,12 @@ requests_options = options_together(
             "--tokenizer",
             type=PathOption,
             metavar="FILE",
-            help="Turns the texts of --requests into ids. [e.g. tokenizer.json]",
+            help="Turns the texts of --requests into ids: a file, folder or package. [e.g. tokenizer.json]",
         ),
     ]
 )
 
-serving_options = options_together(
+serving_options = grouped(
     [
         click.option(
             "--window",
@@ -115,20 +115,16 @@ def stream_or_requests(values: dict[str, Any]) -> tuple[Stream, StreamSpec]:
     stream = read_requests(
         values["requests_path"], encode=encode, vocabulary=values["vocabulary"], limit=values["limit"]
     )
+    if values.get("model") is not None:
+        from pagegram_io.commands.model import check_model_stream
+
+        check_model_stream(values["model"], stream)
     return stream, replace(spec, sha256=stream.sha256)
 
 
-def _encoder(path: str) -> Any:
-    """Text to ids by a tokenizer.json, special tokens as they stand in the text."""
-    import os
+def _encoder(where: str) -> Any:
+    """Text to ids by a tokenizer.json, without tokens that the tokenizer would add."""
+    from pagegram_io.deployed.tokenizer import open_tokenizer
 
-    try:
-        from tokenizers import Tokenizer
-    except ImportError:
-        raise click.UsageError("--tokenizer needs tokenizers; run: pip install 'pagegram-io[deployed]'") from None
-    os.stat(path)  # a missing file is told as for any other
-    try:
-        tokenizer = Tokenizer.from_file(path)
-    except Exception as error:  # the library raises bare Exception for anything it cannot read
-        raise ValueError(f"{path}: not a tokenizer.json that tokenizers can read ({error})") from None
+    tokenizer = open_tokenizer(where)
     return lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids)

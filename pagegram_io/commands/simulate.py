@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pagegram_io.commands.model import model_options, refuse_model_options
 from pagegram_io.commands.options import (
     CACHES,
     COUNT,
     PathOption,
     force_option,
+    given,
     layout_options,
     layouts_of,
     print_records,
@@ -36,6 +38,7 @@ Examples:
 \b
   pagegram-io simulate --table 20B --cache 1GiB
   pagegram-io simulate --table 3.2B,20B --cache 64MiB,1GiB,10%,none --by order
+  pagegram-io simulate --model deepseek-v4.1-flash --cache 8GiB --by layer
   pagegram-io simulate --table 20B --curve --json > curve.jsonl
   pagegram-io simulate --table 20B --plot reads.png
   pagegram-io simulate --pages mine.npy --cache 256MiB --table 20B
@@ -46,6 +49,7 @@ Examples:
 
 @click.command("simulate", epilog=EPILOG)
 @table_option("20B")
+@model_options
 @click.option(
     "--cache",
     "caches",
@@ -75,9 +79,10 @@ Examples:
 )
 @click.option(
     "--by",
+    "--split",
     "split",
-    type=click.Choice(["order", "column"]),
-    help="Split the reads by n-gram order, or by what is read at once. [e.g. order]",
+    type=click.Choice(["order", "layer", "column"]),
+    help="Split the reads by n-gram order, by layer (of a model), or by what is read at once. [e.g. order]",
 )
 @click.option(
     "--warm",
@@ -125,6 +130,7 @@ def command(**values: Any) -> None:
     cache does not serve.
     """
     _check_outputs(values)
+    refuse_model_options(values)
     if values["pages_path"] is not None:
         from pagegram_io.commands.simulate_pages import run_pages
 
@@ -208,10 +214,22 @@ def _write(values: dict[str, Any], layouts: list[Layout], outcomes: list[Outcome
     else:
         state = {label_of(outcome.records[0]): outcome.state_bytes for outcome in outcomes}
         print_table(asked, verbose=values["verbose"], state_bytes=state, ours=bool(layouts))
+        if values["model"] is not None:
+            print(f"next: {next_command(values)}")
         if values["curve"] and not (values["csv_path"] or values["plot_path"] or values["curve_npy"]):
             print("note: the curve's records go to --json, --csv, --plot or --curve-npy", file=sys.stderr)
     for line in warnings(asked, layouts):
         print(f"note: {line}", file=sys.stderr)
+
+
+def next_command(values: dict[str, Any]) -> str:
+    """The command that turns this result into a verdict."""
+    parts = ["pagegram-io plan --model", values["model"], "--cache", ",".join(cache.text for cache in values["caches"])]
+    if given("row_format"):
+        parts += ["--row-format", values["row_format"]]
+    if values["scales"] != "resident":
+        parts += ["--scales", values["scales"]]
+    return " ".join([*parts, *(["--repack"] if values["repack"] else [])])
 
 
 def _curve_path(path: str, of: Layout | SimulationRecord, count: int) -> str:

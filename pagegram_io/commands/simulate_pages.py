@@ -29,9 +29,17 @@ INHERITED = (
     "stream",
     "stream_sha256",
     "documents",
+    "model",
+    "scales",
+    "resident_bytes",
+    "assumed",
+    "tokenizer_stand_in",
 )
 SERVED = ("window", "interleave", "concurrency", "draft", "pollution_bytes", "requests_path", "tokenizer")
 OURS = (
+    "model",
+    "scales",
+    "repack",
     "layouts",
     "slots",
     "seed",

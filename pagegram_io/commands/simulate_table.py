@@ -34,7 +34,7 @@ def _engram_reads(records: Sequence[SimulationRecord]) -> dict[tuple[object, ...
 def _setting(record: SimulationRecord) -> tuple[object, ...]:
     """Records that differ in layout alone share this. Columns of two layouts are different things."""
     column = None if record.column is None else (record.layout, record.slots, record.column)
-    return record.table_params, record.cache_bytes, record.order, column
+    return record.table_params, record.cache_bytes, record.order, record.layer, column
 
 
 def _cells(record: SimulationRecord, engram: dict[tuple[object, ...], float]) -> list[str]:
@@ -46,6 +46,7 @@ def _cells(record: SimulationRecord, engram: dict[tuple[object, ...], float]) ->
     )
     return [
         label_of(record),
+        "-" if record.layer is None else str(record.layer),
         "-" if record.order is None else str(record.order),
         "-" if record.column is None else str(record.column),
         "-" if record.table_params is None else format_count(record.table_params),
@@ -63,6 +64,7 @@ def _cells(record: SimulationRecord, engram: dict[tuple[object, ...], float]) ->
 
 COLUMNS = (
     "layout",
+    "layer",
     "order",
     "column",
     "table",
@@ -94,7 +96,8 @@ def print_table(
         f"{format_bytes(first.page_bytes)} pages" if first.cache_unit == "page" else "rows (each miss reads its page)"
     )
     state = "cold" if first.state == "cold" else f"warmed by {first.warm_tokens:,} tokens"
-    rows = "" if first.row_format is None else f"; rows in {first.row_format}, {first.placement}, seed {first.seed}"
+    rows = "" if first.row_format is None else f"; rows in {first.row_format}, {first.placement}"
+    rows += f", seed {first.seed}" if rows and first.model is None else ""
     console.print(
         f"{first.stream}: {first.tokens:,} tokens in {first.documents:,} documents{_lengths(first)}; "
         f"{first.policy.upper()} cache of {unit}, {state}{rows}",
@@ -103,6 +106,8 @@ def print_table(
     console.print(table)
     for sentence in _steps(records):
         console.print(sentence, highlight=False)
+    if first.model is not None:
+        console.print(assumptions(first), highlight=False)
     for sentence in caveats(records) if ours else []:
         console.print(sentence, highlight=False)
     if verbose:
@@ -180,6 +185,15 @@ def caveats(records: Sequence[SimulationRecord]) -> list[str]:
     return [*lines, *([" ".join(second)] if second else [])]
 
 
+def assumptions(record: SimulationRecord) -> str:
+    """What a deployed table's result takes for granted."""
+    resident = f" ({format_bytes(record.resident_bytes)} of RAM)" if record.resident_bytes else ""
+    text = f"Assumed, without the checkpoint's headers: {record.assumed}{resident}."
+    if record.tokenizer_stand_in:
+        text += f" {record.tokenizer_stand_in} stands in for the model's own ids: an estimate."
+    return text
+
+
 def _slack(record: SimulationRecord) -> float:
     """Share of the file that holds no rows."""
     if not record.table_params_actual or not record.row_width or not record.row_bytes:
@@ -195,11 +209,18 @@ def warnings(records: Sequence[SimulationRecord], layouts: Sequence[Layout]) -> 
     for layout in layouts:
         reads = expected_reads(layout)
         if any(region.unit_bytes > layout.page_bytes for region in layout.regions):
+            unit = "bucket" if layout.groups[0].unit_rows > 1 else "row"
             lines.append(
-                f"{layout.label}: a bucket of {format_bytes(layout.regions[0].unit_bytes)} is longer than a page; "
+                f"{layout.label}: a {unit} of {format_bytes(layout.regions[0].unit_bytes)} is longer than a page; "
                 f"an uncached token costs {reads:.3g} reads, not {len(layout.groups)}"
             )
+        if layout.scales == "read":
+            lines.append(
+                f"{layout.label}: scales lie in tensors of their own, so an uncached token costs {reads:.3g} reads, "
+                f"not {len(layout.groups)}; keep them resident, or repack"
+            )
     said = set()
+    repeating: list[str] = []
     for r in records:
         key = (label_of(r), r.table_params, r.cache_pages)
         if key in said or r.cache_pages == 0:
@@ -220,9 +241,40 @@ def warnings(records: Sequence[SimulationRecord], layouts: Sequence[Layout]) -> 
             )
         total = [x for x in records if (label_of(x), x.table_params, x.cache_pages) == key]
         misses, first = sum(x.misses for x in total), sum(x.compulsory_misses for x in total)
+        if is_filler(total) and label_of(r) not in repeating:
+            repeating.append(label_of(r))
         filled = r.cache_full_at_token is not None
         if misses and first > FIRST_READS_SHARE * misses and filled and not whole:
             lines.append(
                 f"{where}: {100 * first / misses:.0f} % of the reads are compulsory; give more tokens, or --warm"
             )
+    if repeating:
+        lines.append(
+            f"{', '.join(repeating)}: nearly every access repeats a page; text does not. A stream of one token or a "
+            "filler flatters every cache; use real text"
+        )
     return lines
+
+
+FILLER_SHARE = (
+    0.01  # of accesses to distinct pages; the shipped text keeps above a tenth of them for millions of tokens
+)
+FILLER_TOKENS = 1000
+
+
+def is_filler(cell: Sequence[SimulationRecord]) -> bool:
+    """Do the records of one cache look like a stream of a few tokens over and over, in a table with room for more?
+
+    Tables of single tokens repeat their rows on any text, and a warmed cache has had its first accesses already.
+    """
+    first = cell[0]
+    accesses, distinct = sum(r.accesses for r in cell), sum(r.compulsory_misses for r in cell)
+    roomy = first.cache_unit == "page" and 2 * distinct < first.pages
+    ngrams = first.orders is not None and max(map(int, first.orders.split(","))) > 1
+    return (
+        ngrams
+        and roomy
+        and not first.warm_tokens
+        and first.tokens >= FILLER_TOKENS
+        and distinct < FILLER_SHARE * accesses
+    )

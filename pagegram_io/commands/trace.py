@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from pagegram_io.commands.model import model_layout, model_options, refuse_model_options
 from pagegram_io.commands.options import (
     COUNT,
     PathOption,
@@ -24,6 +25,7 @@ Examples:
 
 \b
   pagegram-io trace --layout pagegram --table 20B --limit 1M -o pages.npy
+  pagegram-io trace --model deepseek-v4.1-flash --limit 100K -o deepseek.npy
   pagegram-io trace --layout engram --table 20B --limit 3M --format u32 -o engram.u32
   pagegram-io trace --layout flat --table 200M --limit 100K --format fio-iolog --target /dev/nvme0n1 -o reads.iolog
 """
@@ -34,9 +36,9 @@ Examples:
     "--layout",
     "layout_name",
     type=click.Choice(["flat", "engram", "pagegram"]),
-    required=True,
-    help="Which layout. [e.g. pagegram]",
+    help="Which layout; needed unless --model is given. [e.g. pagegram]",
 )
+@model_options
 @click.option(
     "--slots",
     type=int,
@@ -89,8 +91,13 @@ def command(**values: Any) -> None:
     from pagegram_io.trace import write_trace
 
     _check_output(values)
-    shape = shape_of(values)
-    layout = build([values["layout_name"]], values["table"], slots=[values["slots"]], shape=shape)[0]
+    refuse_model_options(values)
+    if values["model"] is not None:
+        layout = model_layout(values)
+    elif values["layout_name"] is None:
+        raise click.UsageError("which layout? give --layout, or --model")
+    else:
+        layout = build([values["layout_name"]], values["table"], slots=[values["slots"]], shape=shape_of(values))[0]
     stream = stream_of(values)
     written = 0
     with progress("writing the trace", len(stream.ids)) as report:

@@ -62,4 +62,9 @@ static inline uint64_t random_below(uint64_t *state, uint64_t end)
 /* The instruction sets of this CPU: PGIO_ISA_PORTABLE up to the best. */
 #define FOR_EACH_ISA(isa) for (uint32_t isa = PGIO_ISA_PORTABLE; isa <= pgio_isa_best(); isa++)
 
+/* Hashes of scheme pg1, each at its order less one. */
+#define PG1(n) {.scheme = PGIO_SCHEME_PG1, .order = (n)}
+static const pgio_hash pg1[] = {PG1(1), PG1(2), PG1(3), PG1(4), PG1(5), PG1(6), PG1(7), PG1(8)};
+_Static_assert(sizeof pg1 / sizeof *pg1 == PGIO_MAX_ORDER, "a hash an order");
+
 #endif

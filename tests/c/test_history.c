@@ -19,19 +19,16 @@ static pgio_rows *make_rows(void)
                                     .row_stride = 4,
                                     .slot_salt = 2,
                                     .slot_count = 4,
-                                    .scheme = PGIO_SCHEME_PG1,
-                                    .bucket_order = 2,
-                                    .slot_order = 3},
+                                    .bucket_hash = 1,
+                                    .slot_hash = 2},
                                    {.bucket_salt = 3,
                                     .modulus = 997,
                                     .row_stride = 1,
                                     .slot_count = 1,
                                     .row_base = 5000,
-                                    .scheme = PGIO_SCHEME_PG1,
-                                    .bucket_order = PGIO_MAX_ORDER,
-                                    .slot_order = 1}};
+                                    .bucket_hash = PGIO_MAX_ORDER - 1}};
     pgio_rows *rows;
-    return pgio_rows_new(&rows, columns, 2, PGIO_ISA_AUTO, NULL) ? NULL : rows;
+    return pgio_rows_new(&rows, pg1, PGIO_MAX_ORDER, columns, 2, PGIO_ISA_AUTO, NULL) ? NULL : rows;
 }
 
 static int check_rows(const twin *of, const pgio_rows *rows)

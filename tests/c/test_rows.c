@@ -14,15 +14,15 @@ static uint64_t random_column_value(uint64_t *random, uint64_t limit)
 
 static pgio_column random_column(uint64_t *random)
 {
-    pgio_column column = {.scheme = PGIO_SCHEME_PG1};
+    pgio_column column = {.slot_count = 1};
     column.bucket_salt = next_random(random);
     column.slot_salt = next_random(random);
     column.slot_count = random_below(random, 2) ? 1 : (uint32_t)random_column_value(random, UINT32_MAX);
     column.row_stride = random_below(random, 2) ? column.slot_count : random_column_value(random, (uint64_t)1 << 33);
     column.row_base = next_random(random) >> (3 + random_below(random, 60));
     column.modulus = random_column_value(random, ((uint64_t)1 << 60) / column.row_stride);
-    column.bucket_order = 1 + (uint32_t)random_below(random, PGIO_MAX_ORDER);
-    column.slot_order = 1 + (uint32_t)random_below(random, PGIO_MAX_ORDER);
+    column.bucket_hash = (uint32_t)random_below(random, PGIO_MAX_ORDER);
+    column.slot_hash = (uint32_t)random_below(random, PGIO_MAX_ORDER);
     return column;
 }
 
@@ -56,12 +56,12 @@ static int test_twin(void)
         FOR_EACH_ISA(isa)
         {
             pgio_rows *rows;
-            CHECK_EQUAL(pgio_rows_new(&rows, columns, count, isa, NULL), 0);
+            CHECK_EQUAL(pgio_rows_new(&rows, pg1, PGIO_MAX_ORDER, columns, count, isa, NULL), 0);
             CHECK_EQUAL(pgio_rows_emit(rows, &tokens, 0, COUNT, rows_out, NULL), COUNT);
             for (uint32_t t = 0; t < COUNT; t++)
                 for (uint32_t c = 0; c < count; c++)
-                    CHECK(rows_out[t * count + c] == twin_row(&columns[c], hashes[columns[c].bucket_order - 1][t],
-                                                              hashes[columns[c].slot_order - 1][t]));
+                    CHECK(rows_out[t * count + c] ==
+                          twin_row(&columns[c], hashes[columns[c].bucket_hash][t], hashes[columns[c].slot_hash][t]));
             uint64_t begin = random_below(&random, COUNT + 1), n = random_below(&random, COUNT + 1 - begin);
             /* Exactly as much memory as is to be written, so that the sanitizer sees a store past it. */
             uint64_t *exact = malloc(n * count * sizeof *exact + (n == 0));
@@ -80,27 +80,23 @@ static int refused(int code, pgio_column column)
 {
     pgio_rows *rows = (pgio_rows *)&rows;
     const pgio_column columns[] = {random_column(&(uint64_t){1}), column};
-    CHECK_REFUSED(code, pgio_rows_new(&rows, columns, 2, PGIO_ISA_AUTO, &error),
-                  pgio_rows_new(&rows, columns, 2, PGIO_ISA_AUTO, NULL));
+    CHECK_REFUSED(code, pgio_rows_new(&rows, pg1, PGIO_MAX_ORDER, columns, 2, PGIO_ISA_AUTO, &error),
+                  pgio_rows_new(&rows, pg1, PGIO_MAX_ORDER, columns, 2, PGIO_ISA_AUTO, NULL));
     CHECK(rows == NULL);
     return 0;
 }
 
 static int test_refusals(void)
 {
-    const pgio_column good = {
-        .modulus = 7, .row_stride = 2, .slot_count = 2, .scheme = PGIO_SCHEME_PG1, .bucket_order = 1, .slot_order = 1};
+    const pgio_column good = {.modulus = 7, .row_stride = 2, .slot_count = 2, .bucket_hash = 0, .slot_hash = 0};
     pgio_column bad[16];
     size_t count = 0;
 #define BAD(...)                                                                                                       \
     bad[count] = good;                                                                                                 \
     bad[count++].__VA_ARGS__
-    BAD(scheme = 0);
-    BAD(scheme = 2);
-    BAD(bucket_order = 0);
-    BAD(bucket_order = PGIO_MAX_ORDER + 1);
-    BAD(slot_order = 0);
-    BAD(slot_order = PGIO_MAX_ORDER + 1);
+    BAD(bucket_hash = PGIO_MAX_ORDER);
+    BAD(bucket_hash = UINT32_MAX);
+    BAD(slot_hash = PGIO_MAX_ORDER);
     BAD(modulus = 0);
     BAD(modulus = (uint64_t)1 << 62);
     BAD(slot_count = 0);
@@ -117,12 +113,13 @@ static int test_refusals(void)
             return 1;
 #undef BAD
     pgio_rows *rows;
-    CHECK_REFUSED(EINVAL, pgio_rows_new(&rows, &good, 0, PGIO_ISA_AUTO, &error),
-                  pgio_rows_new(&rows, &good, PGIO_MAX_COLUMNS + 1, PGIO_ISA_AUTO, NULL));
-    CHECK_REFUSED(EINVAL, pgio_rows_new(&rows, &good, 1, 4, &error), pgio_rows_new(&rows, &good, 1, 4, NULL));
+    CHECK_REFUSED(EINVAL, pgio_rows_new(&rows, pg1, PGIO_MAX_ORDER, &good, 0, PGIO_ISA_AUTO, &error),
+                  pgio_rows_new(&rows, pg1, PGIO_MAX_ORDER, &good, PGIO_MAX_COLUMNS + 1, PGIO_ISA_AUTO, NULL));
+    CHECK_REFUSED(EINVAL, pgio_rows_new(&rows, pg1, PGIO_MAX_ORDER, &good, 1, 4, &error),
+                  pgio_rows_new(&rows, pg1, PGIO_MAX_ORDER, &good, 1, 4, NULL));
     pgio_column largest = good;
     largest.row_base = ((uint64_t)1 << 62) - 15; /* its last row is 2^62 - 2 */
-    CHECK_EQUAL(pgio_rows_new(&rows, &largest, 1, PGIO_ISA_AUTO, NULL), 0);
+    CHECK_EQUAL(pgio_rows_new(&rows, pg1, PGIO_MAX_ORDER, &largest, 1, PGIO_ISA_AUTO, NULL), 0);
     const uint32_t ids[] = {5, 6};
     const pgio_tokens tokens = {ids, 2, starts, 1, 7, 4};
     uint64_t out[2] = {1, 1};

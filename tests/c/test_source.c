@@ -33,9 +33,8 @@ static table random_table(uint64_t *random)
                                                         .row_base = row + shift + k * slots,
                                                         .row_stride = bucket_rows,
                                                         .slot_count = slots,
-                                                        .scheme = PGIO_SCHEME_PG1,
-                                                        .bucket_order = 1 + g,
-                                                        .slot_order = 3};
+                                                        .bucket_hash = g,
+                                                        .slot_hash = 2};
         uint64_t units = (buckets * bucket_rows + shift + unit_rows - 1) / unit_rows;
         t.groups[g] = (pgio_group){row, unit_rows, heads, 1};
         pgio_region *region = &t.regions[g];
@@ -54,8 +53,8 @@ static table random_table(uint64_t *random)
 
 static int new_source(pgio_source **source, const table *t, const pgio_tokens *tokens, uint32_t isa, pgio_error *error)
 {
-    return pgio_source_new(source, t->columns, t->column_count, t->groups, t->group_count, t->regions, t->group_count,
-                           512, tokens, isa, error);
+    return pgio_source_new(source, pg1, PGIO_MAX_ORDER, t->columns, t->column_count, t->groups, t->group_count,
+                           t->regions, t->group_count, 512, tokens, isa, error);
 }
 
 static int check_source(const table *t, uint32_t isa, uint64_t *random, int *refused_count)
@@ -63,7 +62,7 @@ static int check_source(const table *t, uint32_t isa, uint64_t *random, int *ref
     pgio_rows *rows;
     pgio_place *place;
     pgio_source *source;
-    CHECK_EQUAL(pgio_rows_new(&rows, t->columns, t->column_count, isa, NULL), 0);
+    CHECK_EQUAL(pgio_rows_new(&rows, pg1, PGIO_MAX_ORDER, t->columns, t->column_count, isa, NULL), 0);
     CHECK_EQUAL(pgio_place_new(&place, t->groups, t->group_count, t->regions, t->group_count, 512, isa, NULL), 0);
     CHECK_EQUAL(new_source(&source, t, &stream, isa, NULL), 0);
     uint32_t page_columns = pgio_place_page_columns(place);
@@ -124,14 +123,8 @@ static int test_twin(void)
 static int test_refusals(void)
 {
     const table good = {
-        .columns = {{.modulus = 7, .row_stride = 4, .slot_count = 2, .scheme = 1, .bucket_order = 1, .slot_order = 2},
-                    {.modulus = 7,
-                     .row_base = 2,
-                     .row_stride = 4,
-                     .slot_count = 2,
-                     .scheme = 1,
-                     .bucket_order = 1,
-                     .slot_order = 2}},
+        .columns = {{.modulus = 7, .row_stride = 4, .slot_count = 2, .bucket_hash = 0, .slot_hash = 1},
+                    {.modulus = 7, .row_base = 2, .row_stride = 4, .slot_count = 2, .bucket_hash = 0, .slot_hash = 1}},
         .groups = {{.unit_rows = 4, .column_count = 2, .region_count = 1}},
         .regions = {{.unit_count = 7, .unit_bytes = 40, .row_bytes = 10, .units_per_page = 12}},
         .column_count = 2,
@@ -154,8 +147,8 @@ static int test_refusals(void)
     BAD(groups[0].unit_rows = 0);
     BAD(columns[0].modulus = 0);
     BAD(columns[1].slot_count = 0); /* of a column that need not be computed */
-    BAD(columns[1].slot_order = 99);
-    BAD(columns[1].scheme = 7);
+    BAD(columns[1].slot_hash = 99);
+    BAD(columns[1].bucket_hash = 8);
     BAD(regions[0].units_per_page = 13);
     for (size_t i = 0; i < count; i++) {
         source = (pgio_source *)&source;

