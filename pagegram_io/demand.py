@@ -41,6 +41,7 @@ class Demand:
     first_reads: int
     half_token: int
     full_at_token: int | None
+    whole: bool = False  # the cache holds the whole table
 
     @property
     def reads_per_token(self) -> float:
@@ -102,6 +103,7 @@ def demand(
                 first_reads=int(one.result.second_half.compulsory.sum()),
                 half_token=len(stream) // 2,
                 full_at_token=one.result.full_at_token[0],
+                whole=capacity >= source.page_count,
             )
         )
     return demands

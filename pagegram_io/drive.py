@@ -59,12 +59,11 @@ class Drive:
             return None
         return min(s.p50_ns for s in larger), min(s.p99_ns for s in larger)
 
-    def at_least_ns(self, reads: float, depth: int) -> tuple[int, int]:
-        """(p50, p99) that a step of so many reads takes at least: what the largest steps of no more reads took."""
+    def at_least_ns(self, reads: float, depth: int) -> int:
+        """p99 that a step of so many reads takes at least: what the largest measured step of no more reads took."""
         smaller = [s for s in self.steps if s.depth <= depth and s.reads_per_step <= reads]
         largest = max((s.reads_per_step for s in smaller), default=0.0)
-        alike = [s for s in smaller if s.reads_per_step == largest]
-        return min((s.p50_ns for s in alike), default=0), min((s.p99_ns for s in alike), default=0)
+        return min((s.p99_ns for s in smaller if s.reads_per_step == largest), default=0)
 
     def iops(self, depth: int) -> float | None:
         """The most reads a second measured at a depth of at most ``depth``."""

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pagegram_io.demand import Demand
+from pagegram_io.demand import Demand, LayerReads
 from pagegram_io.drive import STEPS_MIN, Drive
+from pagegram_io.records import PlanRecord
 from pagegram_io.sizes import format_bytes
 
 GO, NO_GO, NOT_KNOWN = "go", "no go", "not known"
@@ -61,10 +62,11 @@ class LayerTime:
     p50_ns: int | None
     p99_ns: int | None
     deadline_ns: int | None
+    least_ns: int = 0  # what steps of fewer reads took at p99, where so many were not measured
 
     @property
     def late(self) -> bool:
-        return self.deadline_ns is not None and self.p99_ns is not None and self.p99_ns > self.deadline_ns
+        return self.deadline_ns is not None and max(self.p99_ns or 0, self.least_ns) > self.deadline_ns
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,9 @@ def judge(demand: Demand, drive: Drive | None, goal: Goal, depth: int) -> Judgem
     if drive is None:
         return Judgement(NOT_KNOWN, "there is no device record", demand, times, p50, p99)
     late = next((t for t in times if t.late), None)
-    if late is not None and late.deadline_ns is not None and late.p99_ns is not None:
-        why = f"{_layer(late)} come after {_time(late.p99_ns)} (p99), and are needed after {_time(late.deadline_ns)}"
+    if late is not None and late.deadline_ns is not None:
+        when = f"after {_time(late.p99_ns)}" if late.p99_ns is not None else f"no sooner than {_time(late.least_ns)}"
+        why = f"{_layer(late)} come {when} (p99), and are needed after {_time(late.deadline_ns)}"
         return Judgement(NO_GO, why, demand, times, p50, p99)
     for t in times:
         if t.p99_ns is None:
@@ -109,6 +112,8 @@ def judge(demand: Demand, drive: Drive | None, goal: Goal, depth: int) -> Judgem
 
 def unknown_reads(demand: Demand) -> str | None:
     """Why the reads of a demand are not those of a server that has run for long; None where they are."""
+    if demand.whole:
+        return "the cache holds the whole table: once that is in RAM no read is left, and this plan says nothing"
     if demand.full_at_token is None:
         return f"the cache of {format_bytes(demand.cache_bytes)} never filled; give more tokens"
     if demand.full_at_token > demand.half_token:
@@ -120,14 +125,18 @@ def unknown_reads(demand: Demand) -> str | None:
     return None
 
 
-def _layer_time(reads: Any, drive: Drive | None, goal: Goal, depth: int) -> LayerTime:
+def _layer_time(reads: LayerReads, drive: Drive | None, goal: Goal, depth: int) -> LayerTime:
     p50 = drive.step_ns(reads.p50, depth) if drive else None
     p99 = drive.step_ns(reads.p99, depth) if drive else None
-    deadline = goal.deadlines.get(reads.layer)
-    late = drive.at_least_ns(reads.p99, depth)[1] if drive and p99 is None else 0
-    known = late if deadline is not None and late > deadline else None  # fewer reads are late already
     return LayerTime(
-        reads.layer, reads.mean, reads.p50, reads.p99, p50[0] if p50 else None, p99[1] if p99 else known, deadline
+        layer=reads.layer,
+        reads_mean=reads.mean,
+        reads_p50=reads.p50,
+        reads_p99=reads.p99,
+        p50_ns=p50[0] if p50 else None,
+        p99_ns=p99[1] if p99 else None,
+        deadline_ns=goal.deadlines.get(reads.layer),
+        least_ns=drive.at_least_ns(reads.p99, depth) if drive and p99 is None else 0,
     )
 
 
@@ -225,7 +234,9 @@ def assumptions(goal: Goal, drive: Drive | None, *, path: str, depth: int, file_
         f"Placement: {placed}.",
     ]
     if drive is not None:
-        lines.append(f"The drive is otherwise idle, and the engine keeps up to {depth} reads in flight ({drive.engine}).")
+        lines.append(
+            f"The drive is otherwise idle, and the engine keeps up to {depth} reads in flight ({drive.engine})."
+        )
         if drive.span_bytes < file_bytes:
             lines.append(
                 f"The drive was measured over {format_bytes(drive.span_bytes)}, less than the table's "
@@ -236,3 +247,46 @@ def assumptions(goal: Goal, drive: Drive | None, *, path: str, depth: int, file_
     if goal.compute_ns is None:
         lines.append("Without --compute, tokens/s are what the reads alone allow.")
     return lines
+
+
+def records_of(judgement: Judgement, about: Mapping[str, Any]) -> list[PlanRecord]:
+    """A record of the whole step and, where the table has several layers, one for each; about: what they share."""
+    demand, last = judgement.demand, judgement.last
+    shared: dict[str, Any] = {
+        "cache_bytes": demand.cache_bytes,
+        "cache_pages": demand.cache_pages,
+        "batch": demand.batch,
+        "steps": demand.steps,
+        "reads_per_token": demand.reads_per_token,
+        "first_share": demand.first_share,
+        "cache_full_at_token": demand.full_at_token,
+    }
+    whole: dict[str, Any] = {
+        "tokens_per_second_p50": judgement.tokens_per_second_p50,
+        "tokens_per_second_p99": judgement.tokens_per_second_p99,
+        "verdict": judgement.verdict,
+        "reason": judgement.reason,
+    }
+    several = len(judgement.layers) > 1
+    records = [PlanRecord(**about, **shared, **whole, **_times(last), layer=None if several else last.layer)]
+    for time in judgement.layers if several else ():
+        part: dict[str, Any] = {"verdict": _layer_verdict(time, demand), "reason": judgement.reason}
+        records.append(PlanRecord(**about, **shared, **part, **_times(time), layer=time.layer))
+    return records
+
+
+def _layer_verdict(time: LayerTime, demand: Demand) -> str:
+    if unknown_reads(demand) or (time.p99_ns is None and not time.late):
+        return NOT_KNOWN
+    return NO_GO if time.late else GO
+
+
+def _times(time: LayerTime) -> dict[str, Any]:
+    return {
+        "reads_per_step_mean": time.reads_mean,
+        "reads_per_step_p50": time.reads_p50,
+        "reads_per_step_p99": time.reads_p99,
+        "arrival_p50_ns": time.p50_ns,
+        "arrival_p99_ns": time.p99_ns,
+        "deadline_ns": time.deadline_ns,
+    }
