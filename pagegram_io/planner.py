@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -75,8 +76,16 @@ class Planner:
             finally:
                 self._tick = None
 
-    def filler_warning(self) -> str | None:
-        return filler_warning(self.stream)
+    def warnings(self) -> list[str]:
+        """What would flatter a measurement of this plan: a filler stream, a table that the kernel keeps in RAM."""
+        lines = [line for line in (filler_warning(self.stream),) if line]
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if self.path == "mmap" and self.layout.file_bytes <= memory:
+            lines.append(
+                f"the table of {format_bytes(self.layout.file_bytes)} fits in this machine's {format_bytes(memory)} of "
+                "RAM: once read, the kernel serves it from its page cache, and a measurement here would not be of a drive"
+            )
+        return lines
 
     def demands(self, batch: int, placement: str = "", layout: Layout | None = None) -> list[Demand]:
         """At each size of the grid, once for each placement."""

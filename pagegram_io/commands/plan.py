@@ -215,8 +215,7 @@ def _plan(
 
     stream = stream_of(values)
     planner = Planner(layout, stream, goal, drives, depth, values["caches"], values["path"], values["window"])
-    warning = planner.filler_warning()
-    if warning:
+    for warning in planner.warnings():
         print(f"note: {warning}", file=sys.stderr)
     about = planner.about()
     records, lines = [], []
