@@ -11,7 +11,17 @@ if TYPE_CHECKING:
     from pagegram_io.deployed import Family
 
 
-@click.command("models")
+EPILOG = """
+Examples:
+
+\b
+  pagegram-io models
+  pagegram-io models qwen3.8-flash-next
+  pagegram-io models --json
+"""
+
+
+@click.command("models", epilog=EPILOG)
 @click.argument("names", nargs=-1, metavar="[NAME...]")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each model, one a line.")
 def command(names: tuple[str, ...], as_json: bool) -> None:
