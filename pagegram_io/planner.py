@@ -83,7 +83,7 @@ class Planner:
         if self.path == "mmap" and self.layout.file_bytes <= memory:
             lines.append(
                 f"the table of {format_bytes(self.layout.file_bytes)} fits in this machine's {format_bytes(memory)} of "
-                "RAM: once read, the kernel serves it from its page cache, and a measurement here would not be of a drive"
+                "RAM: once read, the kernel serves it from its page cache, and a measurement here is not of a drive"
             )
         return lines
 

@@ -144,4 +144,4 @@ def test_texts_by_a_tokenizer_file(tmp_path: Path, capsys: pytest.CaptureFixture
     assert run([*arguments, str(tmp_path / "tokenizer.json")]) == 0
     assert json.loads(capsys.readouterr().out)["tokens"] == 5
     assert run([*arguments, path]) == 1 and "not a tokenizer.json" in capsys.readouterr().err
-    assert run([*arguments, str(tmp_path / "none.json")]) == 1 and "no such file" in capsys.readouterr().err
+    assert run([*arguments, str(tmp_path / "none.json")]) == 1 and "no such tokenizer" in capsys.readouterr().err

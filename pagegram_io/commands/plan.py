@@ -152,7 +152,9 @@ def command(**values: Any) -> None:
     records, asked, lines = _plan(values, layout, goal, drives, depth)
     if values["csv_path"]:
         write_csv(records, values["csv_path"], force=values["force"])
-    if values["plot_path"]:
+    if values["plot_path"] and all(record.tokens_per_second_p99 is None for record in records):
+        print("note: no tokens a second are known, so there is nothing to draw", file=sys.stderr)
+    elif values["plot_path"]:
         from pagegram_io.plan_figure import draw_plan
 
         draw_plan(records, values["plot_path"], force=values["force"])
