@@ -21,6 +21,7 @@ COMMANDS = {
     "trace": "Write the pages, rows or bytes that a token stream touches.",
     "layout": "What a table takes up: rows, units, pages, bytes, slack.",
     "nvme": "What a device delivers under the reads of a table, at a held depth.",
+    "plan": "Will a table on a drive keep up: go, no go or not known, and why.",
     "mkfile": "A dense file the size of a table, for nvme to read.",
     "pack": "Pack a trained model's table into a file to be read from flash.",
     "repack": "A deployed model's table, from its checkpoint, as a table file.",

@@ -461,6 +461,7 @@ def _step_fields(tallies: list[Tally], seconds: float) -> dict[str, Any]:
     """The distribution of step times, exact (they are kept whole)."""
     times = np.concatenate([part for t in tallies for part in t.step_times_ns] or [np.empty(0, np.uint64)])
     fields: dict[str, Any] = {"steps": len(times), "steps_per_second": len(times) / seconds if seconds else 0.0}
+    fields["reads_per_step"] = sum(t.stats.reads for t in tallies if t.stats) / len(times) if len(times) else 0.0
     fields["step_mean_ns"] = round(float(times.mean())) if len(times) else 0
     for percent in PERCENTILES:
         value = int(np.quantile(times, percent / 100, method="inverted_cdf")) if len(times) else 0

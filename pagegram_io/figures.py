@@ -32,7 +32,7 @@ CAPTION_CHARACTERS = 108
 
 SHARED_FIELDS = (
     "stream_sha256", "tokens", "documents", "warm_tokens", "state", "seed", "page_bytes", "row_format", "placement",
-    "base_byte", "policy", "cache_unit",
+    "base_byte", "policy", "cache_unit", "interleave", "window", "draft", "pollution_bytes",
 )  # fmt: skip
 UNSTATED_FIELDS = ("seed", "row_format", "placement")  # a page array of one's own has none of these
 CURVE_FIELDS = ("table_params_actual", "row_bytes", "pages", "file_bytes", "heads", "row_width", "dim", "orders")

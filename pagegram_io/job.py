@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pagegram_io import native
+from pagegram_io.interleave import ServedSource, Serving
 from pagegram_io.layout import Layout, about_model
+from pagegram_io.locality import Served, StepShape, serve, shape_facts, shape_of
 from pagegram_io.policy import (
     CurvePolicy,
     LruPolicy,
@@ -29,6 +31,7 @@ from pagegram_io.policy import (
     index_bytes,
 )
 from pagegram_io.records import SimulationRecord, provenance
+from pagegram_io.requests import read_requests
 from pagegram_io.sizes import CacheSize
 from pagegram_io.tokens import Stream, read_stream
 from pagegram_io.trace import LayoutSource, PageSource
@@ -53,7 +56,8 @@ class Interrupted(KeyboardInterrupt):
 class StreamSpec:
     """Where a stream comes from and, once read, what it must be: jobs carry this rather than the tokens.
 
-    A stream that exists in memory alone has no path and cannot be read again elsewhere: give it to ``run``.
+    A stream that exists in memory alone has no path and cannot be read again elsewhere: give it to ``run``. Nor can
+    one that a tokenizer made of texts. requests: the path is a log of requests, not of tokens.
     """
 
     path: str | None = None
@@ -63,17 +67,21 @@ class StreamSpec:
     vocabulary: int | None = None
     limit: int | None = None
     sha256: str | None = None
+    requests: bool = False
 
     def read(self) -> Stream:
         """The stream; ValueError when its digest is not the one the job was made for."""
-        stream = read_stream(
-            self.path,
-            dtype=self.dtype,
-            eod=self.eod,
-            documents=self.documents,
-            vocabulary=self.vocabulary,
-            limit=self.limit,
-        )
+        if self.requests and self.path is not None:
+            stream = read_requests(self.path, vocabulary=self.vocabulary, limit=self.limit)
+        else:
+            stream = read_stream(
+                self.path,
+                dtype=self.dtype,
+                eod=self.eod,
+                documents=self.documents,
+                vocabulary=self.vocabulary,
+                limit=self.limit,
+            )
         if self.sha256 is not None and stream.sha256 != self.sha256:
             name = self.path or "the shipped stream"
             raise ValueError(f"{name} changed: its sha256 is {stream.sha256}, not {self.sha256}")
@@ -96,6 +104,8 @@ class Job:
     threads: int = 1
     keep_curve: bool = False  # hand out misses at every size, not only at the grid's
     share: RankShare | None = None  # one rank's part of a table that several share
+    serving: Serving | None = None  # documents in turn, step by step; None: the stream as it stands
+    pollution_bytes: int = 0  # of another file, read through the same cache once, half-way
 
 
 def _classes(layout: Layout, split: str | None) -> tuple[np.ndarray, list[dict[str, int]]]:
@@ -139,45 +149,33 @@ def run(job: Job, *, stream: Stream | None = None, tick: Tick | None = None) -> 
 
 def run_outcome(job: Job, *, stream: Stream | None = None, tick: Tick | None = None) -> Outcome:
     """As ``run``, with the whole curve beside the records."""
-    if job.policy not in POLICIES:
-        raise ValueError(f"policy {job.policy!r} is not known; choose {', '.join(POLICIES)}")
-    if job.cache_unit not in CACHE_UNITS:
-        raise ValueError(f"cache unit {job.cache_unit!r} is not known; choose {' or '.join(CACHE_UNITS)}")
-    if job.split is not None and job.split not in SPLITS:
-        raise ValueError(f"reads are split by {', '.join(SPLITS)}, not by {job.split!r}")
+    _check(job)
     stream = stream if stream is not None else job.stream.read()
     layout, sizes = job.layout, _sizes(job)
     classes, class_names = _classes(layout, job.split)
     capacities = [capacity for _, capacity, _ in sizes]
-    every = None
-    if job.share is not None and job.cache_unit == "row":
-        raise ValueError("ranks are simulated with a cache of pages; leave --cache-unit row out")
-    if job.cache_unit == "row":
-        results = [
-            drive(
-                RowSource(layout, stream),
-                RowCachePolicy(layout, capacity, classes),
-                [capacity],
-                warm_tokens=job.warm_tokens,
-                dtype=np.uint64,
-                tick=tick,
-            )
-            for capacity in capacities
-        ]
+    every, served, shape = None, None, None
+    if job.serving is not None and not job.curve:
+        source = ServedSource(layout, stream, job.serving, unit=job.cache_unit, isa=job.isa)
+        shape = shape_of(source, classes)
+        pollution = _pollution_pages(job, capacities)
+        served = serve(
+            source, capacities, classes, warm_tokens=job.warm_tokens, pollution_pages=pollution, shape=shape, tick=tick
+        )
+        results = [one.result for one in served]
+    elif job.cache_unit == "row":
+        results = _drive_rows(job, stream, capacities, classes, tick)
     else:
-        work = _policy(job, layout.page_count, capacities, classes)
-        source: PageSource = LayoutSource(layout, stream, isa=job.isa)
-        if job.share is not None:
-            from pagegram_io.deployed.ranks import RankSource
-
-            source = RankSource(layout, stream, job.share, isa=job.isa)
-        results = [drive(source, work, capacities, warm_tokens=job.warm_tokens, dtype=np.uint32, tick=tick)]
+        result, work = _drive_pages(job, stream, capacities, classes, tick)
+        results = [result]
         every = work.all_misses().sum(axis=1) if isinstance(work, CurvePolicy) and job.keep_curve else None
     about = (
         about_layout(layout)
         | about_stream(stream, layout.model)
         | about_run(job.policy, job.cache_unit, job.isa, job.threads)
         | about_share(job.share)
+        | about_serving(job.serving)
+        | {"pollution_bytes": job.pollution_bytes}
     )
     used = _bytes_used(layout, job.split) if job.share is None else None
     unit_bytes = layout.page_bytes if job.cache_unit == "page" else layout.row_bytes
@@ -186,7 +184,80 @@ def run_outcome(job: Job, *, stream: Stream | None = None, tick: Tick | None = N
     memory = [count * unit_bytes + index_bytes(unit_count) if count else 0 for count in held]
     cells = Cells(class_names, used, [size for size, _, _ in sizes], memory, job.warm_tokens)
     asked = frozenset(capacities[i] for i in range(len(sizes)) if sizes[i][2])
-    return Outcome(make_records(results, cells, about), asked, max(r.state_bytes for r in results), every)
+    records = make_records(results, cells, about)
+    if served is not None and shape is not None:
+        records = _with_facts(records, served, shape, len(class_names))
+    return Outcome(records, asked, max(r.state_bytes for r in results), every)
+
+
+def _check(job: Job) -> None:
+    if job.policy not in POLICIES:
+        raise ValueError(f"policy {job.policy!r} is not known; choose {', '.join(POLICIES)}")
+    if job.cache_unit not in CACHE_UNITS:
+        raise ValueError(f"cache unit {job.cache_unit!r} is not known; choose {' or '.join(CACHE_UNITS)}")
+    if job.split is not None and job.split not in SPLITS:
+        raise ValueError(f"reads are split by {', '.join(SPLITS)}, not by {job.split!r}")
+    if job.pollution_bytes and job.cache_unit == "row":
+        raise ValueError("another file passes through a cache of pages, not through one of rows")
+    if job.share is not None and job.cache_unit == "row":
+        raise ValueError("ranks are simulated with a cache of pages; leave --cache-unit row out")
+    if job.share is not None and job.serving is not None:
+        raise ValueError("ranks are simulated on the stream as it stands, not on documents in turn")
+
+
+def _pollution_pages(job: Job, capacities: list[int]) -> int:
+    """Pages of the other file; what is longer than the cache does no more to it."""
+    return min(-(-job.pollution_bytes // job.layout.page_bytes), max(capacities))
+
+
+def _drive_rows(
+    job: Job, stream: Stream, capacities: list[int], classes: np.ndarray, tick: Tick | None
+) -> list[Result]:
+    layout = job.layout
+    return [
+        drive(
+            RowSource(layout, stream),
+            RowCachePolicy(layout, capacity, classes),
+            [capacity],
+            warm_tokens=job.warm_tokens,
+            dtype=np.uint64,
+            tick=tick,
+        )
+        for capacity in capacities
+    ]
+
+
+def _drive_pages(
+    job: Job, stream: Stream, capacities: list[int], classes: np.ndarray, tick: Tick | None
+) -> tuple[Result, Policy]:
+    layout, pollution = job.layout, _pollution_pages(job, capacities)
+    source: PageSource = LayoutSource(layout, stream, isa=job.isa)
+    if job.serving is not None:
+        source = ServedSource(layout, stream, job.serving, isa=job.isa)
+        classes = np.tile(classes, 1 + job.serving.draft)
+    elif job.share is not None:
+        from pagegram_io.deployed.ranks import RankSource
+
+        source = RankSource(layout, stream, job.share, isa=job.isa)
+    work = _policy(job, layout.page_count + pollution, capacities, classes)
+    result = drive(
+        source,
+        work,
+        capacities,
+        warm_tokens=job.warm_tokens,
+        dtype=np.uint32,
+        tick=tick,
+        pollution_pages=pollution,
+    )
+    return result, work
+
+
+def _with_facts(
+    records: list[SimulationRecord], served: list[Served], shape: StepShape, class_count: int
+) -> list[SimulationRecord]:
+    """What steps and documents show, beside the totals: records go by size, then by class."""
+    facts = [one.facts(c) | shape_facts(shape, c) for one in served for c in range(class_count)]
+    return [replace(record, **more) for record, more in zip(records, facts, strict=True)]
 
 
 def _policy(job: Job, page_count: int, capacities: list[int], classes: np.ndarray) -> Policy:
@@ -243,12 +314,26 @@ def about_share(share: RankShare | None) -> dict[str, Any]:
 
 def about_stream(stream: Stream, model: str | None = None) -> dict[str, Any]:
     """What a record says of its stream; with a model, also whether the stream stands in for one in that model's ids."""
-    about = {"stream": stream.name, "stream_sha256": stream.sha256, "documents": len(stream.document_starts)}
+    lengths = stream.document_lengths
+    about = {
+        "stream": stream.name,
+        "stream_sha256": stream.sha256,
+        "documents": len(lengths),
+        "document_tokens_p50": int(np.sort(lengths)[(len(lengths) - 1) // 2]),
+        "document_tokens_max": int(lengths.max()),
+        "prompt_tokens": None if stream.prompt_lengths is None else int(stream.prompt_lengths.sum()),
+    }
     if model is None:
         return about
     from pagegram_io.deployed import stand_in
 
     return about | {"tokenizer_stand_in": stand_in(model, stream.name)}
+
+
+def about_serving(serving: Serving | None) -> dict[str, Any]:
+    if serving is None:
+        return {}
+    return {"interleave": serving.interleave, "window": serving.window, "draft": serving.draft}
 
 
 def about_run(policy: str, cache_unit: str, isa: str, threads: int) -> dict[str, Any]:
@@ -327,8 +412,8 @@ class _Progress:
 def job_accesses(job: Job, tokens: int) -> int:
     """Places that a job's progress counts up to."""
     if job.cache_unit == "row":
-        return job.layout.column_count * tokens * len(job.caches)
-    return len(job.layout.group_of_page_column()) * tokens
+        return job.layout.column_count * tokens * (len(job.caches) if job.serving is None else 1)
+    return len(job.layout.group_of_page_column()) * tokens * (1 if job.serving is None else 1 + job.serving.draft)
 
 
 def run_jobs(

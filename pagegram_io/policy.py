@@ -182,10 +182,34 @@ class RowSource:
         self._position = 0
 
 
+def pollution_lines(page_count: int, pages: int, columns: int) -> np.ndarray:
+    """Pages that no table has, each once, as the lines of a page matrix; the policy must know of page_count + pages.
+
+    A sequential stream longer than the largest cache does to it what one of its length does.
+    """
+    lines = np.full(-(-pages // columns) * columns, native.NO_PAGE, np.uint32)
+    if page_count + pages >= native.NO_PAGE:
+        raise ValueError(
+            f"{pages:,} pages of another file beside {page_count:,} of the table are too many to tell apart"
+        )
+    lines[:pages] = np.arange(page_count, page_count + pages, dtype=np.uint32)
+    return lines.reshape(-1, columns)
+
+
 def drive(
-    source: PageSource, work: Policy, sizes: list[int], *, warm_tokens: int, dtype: type, tick: Tick | None
+    source: PageSource,
+    work: Policy,
+    sizes: list[int],
+    *,
+    warm_tokens: int,
+    dtype: type,
+    tick: Tick | None,
+    pollution_pages: int = 0,
 ) -> Result:
-    """Push the whole source through a policy, noting the counts where counting starts, half-way and at the end."""
+    """Push the whole source through a policy, noting the counts where counting starts, half-way and at the end.
+
+    pollution_pages of another file are read once through the same cache where the second half begins, uncounted.
+    """
     if warm_tokens < 0:
         raise ValueError(f"--warm {warm_tokens} is negative; it is the number of tokens that fill the cache uncounted")
     if warm_tokens >= source.token_count:
@@ -195,6 +219,7 @@ def drive(
     stops = [warm_tokens, warm_tokens + counted // 2, source.token_count]
     buffer: np.ndarray = np.empty((max(1, BATCH_PLACES // source.page_columns), source.page_columns), dtype)
     marks: list[Counts] = []
+    foreign = None
     done = 0
     for stop in stops:
         while done < stop:
@@ -206,11 +231,19 @@ def drive(
             if tick:
                 tick(count * source.page_columns)
         marks.append(work.counts())
+        if pollution_pages and len(marks) == 2:
+            lines = pollution_lines(source.page_count, pollution_pages, source.page_columns)
+            work.access(lines)
+            foreign = work.counts().since(marks[1]), len(lines)
+    total, second_half, full_at = marks[2].since(marks[0]), marks[2].since(marks[1]), work.full_at()
+    if foreign:
+        total, second_half = total.since(foreign[0]), second_half.since(foreign[0])
+        full_at = [at if at is None or at < stops[1] else max(stops[1], at - foreign[1]) for at in full_at]
     return Result(
         sizes=sizes,
-        total=marks[2].since(marks[0]),
-        second_half=marks[2].since(marks[1]),
-        full_at_token=work.full_at(),
+        total=total,
+        second_half=second_half,
+        full_at_token=full_at,
         tokens=counted,
         seconds=time.perf_counter() - started,
         state_bytes=work.state_bytes(),

@@ -64,6 +64,13 @@ class SimulationRecord:
     stream_sha256: str
     tokens: int
     documents: int
+    document_tokens_p50: int | None = None
+    document_tokens_max: int | None = None
+    prompt_tokens: int | None = None
+    interleave: int | None = None  # from here to draft: a schedule of steps; None where the stream runs as it stands
+    window: int | None = None
+    draft: int | None = None
+    pollution_bytes: int = 0
     warm_tokens: int
     state: str
     order: int | None = None
@@ -91,6 +98,18 @@ class SimulationRecord:
     compulsory_share: float
     cache_full_at_token: int | None
     memory_bytes: int
+    steps: int | None = None
+    pages_per_step_p50: int | None = None
+    pages_per_step_p99: int | None = None
+    pages_per_step_max: int | None = None
+    pages_before_merging: int | None = None
+    adjacent_reuse: float | None = None
+    cold_tokens: int | None = None
+    cold_reads_per_token: float | None = None
+    settled_reads_per_token: float | None = None
+    decode_tokens: int | None = None
+    decode_reads_per_token: float | None = None
+    prefill_reads_per_token: float | None = None
     seed: int | None
     heads: int | None
     row_width: int | None
@@ -265,7 +284,71 @@ class EvalRecord:
     time: str
 
 
-Record = SimulationRecord | CollisionRecord | LayoutRecord | TrainRecord | EvalRecord
+@dataclass(frozen=True, kw_only=True)
+class PlanRecord:
+    """What a drive makes of a table behind one cache at one batch; of one layer's rows where `layer` says so."""
+
+    kind: str = "plan"
+    schema: int = SCHEMA
+    version: str
+    layout: str
+    slots: int | None
+    table_params: int | None
+    row_format: str | None
+    row_bytes: int | None
+    placement: str | None
+    page_bytes: int
+    pages: int
+    file_bytes: int
+    stream: str
+    stream_sha256: str
+    tokens: int
+    documents: int
+    document_tokens_p50: int
+    document_tokens_max: int
+    path: str
+    cache_unit: str
+    cache_bytes: int
+    cache_pages: int
+    batch: int
+    layer: int | None = None
+    steps: int
+    reads_per_step_mean: float
+    reads_per_step_p50: int
+    reads_per_step_p99: int
+    reads_per_token: float
+    first_share: float
+    cache_full_at_token: int | None
+    target: str | None
+    device: str | None
+    engine: str | None
+    depth: int | None
+    largest_step_measured: float | None
+    arrival_p50_ns: int | None
+    arrival_p99_ns: int | None
+    deadline_ns: int | None
+    compute_ns: int | None
+    goal_tokens_per_second: float | None
+    tokens_per_second_p50: float | None = None
+    tokens_per_second_p99: float | None = None
+    prefill_window: int | None = None
+    prefill_reads_per_token: float | None = None
+    prefill_tokens_per_second: float | None = None
+    verdict: str
+    reason: str
+    change: str | None = None
+    model: str | None = None
+    scales: str | None = None
+    resident_bytes: int | None = None
+    assumed: str | None = None
+    tokenizer_stand_in: str | None = None
+    seed: int | None
+    kernel: str
+    cpu: str
+    time: str
+
+
+Record = SimulationRecord | CollisionRecord | LayoutRecord | TrainRecord | EvalRecord | PlanRecord
 AnyRecord = Record | Mapping[str, Any]
 
 _CLASSES: dict[str, type] = {
@@ -274,6 +357,7 @@ _CLASSES: dict[str, type] = {
     "layout": LayoutRecord,
     "train": TrainRecord,
     "eval": EvalRecord,
+    "plan": PlanRecord,
 }
 _INT = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")

@@ -50,13 +50,15 @@ class Stream:
     """A token stream, picklable. Raises ValueError where the arrays are not of the kind below.
 
     ids: (n,) uint16 or uint32, n > 0, each below `vocabulary`; document_starts: (documents,) uint64, ascending from 0,
-    below n; name: of the file, or of the shipped stream.
+    below n; name: of the file, or of the shipped stream. prompt_lengths: (documents,) uint64, how many of a document's
+    first tokens are its prompt, where that is known (requests.py).
     """
 
     ids: np.ndarray
     document_starts: np.ndarray
     vocabulary: int
     name: str
+    prompt_lengths: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         ids, starts = self.ids, self.document_starts
@@ -68,6 +70,11 @@ class Stream:
             )
         if starts[0] != 0 or starts[-1] >= ids.size or (starts[1:] <= starts[:-1]).any():
             raise ValueError(f"document_starts does not ascend strictly from 0 and stay below the {ids.size:,} ids")
+        prompts = self.prompt_lengths
+        if prompts is not None and (
+            prompts.dtype != np.uint64 or prompts.shape != starts.shape or (prompts > self.document_lengths).any()
+        ):
+            raise ValueError(f"prompt_lengths is {prompts.dtype} {prompts.shape}, not uint64 within each document")
         _check_vocabulary(self.vocabulary)
         fault = _outside(ids, 0, self.vocabulary)
         if fault:
@@ -75,6 +82,11 @@ class Stream:
 
     def __len__(self) -> int:
         return self.ids.size
+
+    @cached_property
+    def document_lengths(self) -> np.ndarray:
+        """Tokens of each document, (documents,) uint64."""
+        return np.diff(self.document_starts, append=np.uint64(self.ids.size))
 
     @cached_property
     def sha256(self) -> str:

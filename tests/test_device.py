@@ -104,6 +104,7 @@ def test_decode_reads_a_step_at_a_time(dense: Path, capsys: pytest.CaptureFixtur
     (eight,) = nvme([*common, "--batch", "8", "--jobs", "1"], capsys)
     assert (one["steps"], one["reads"]) == (4000, 8000)
     assert (eight["steps"], eight["reads"]) == (500, 8000)
+    assert (one["reads_per_step"], eight["reads_per_step"]) == (2.0, 16.0)
     assert 0 < one["step_p50_ns"] <= one["step_p99_ns"] <= one["step_max_ns"]
     assert eight["depth_sustained"] > one["depth_sustained"]
 

@@ -24,12 +24,11 @@ from pagegram_io.commands.options import (
     refuse_outputs,
     shape_of,
     shape_options,
-    spec_of,
-    stream_of,
     stream_options,
     table_option,
     threads_option,
 )
+from pagegram_io.commands.serving import requests_options, serving_of, serving_options, stream_or_requests
 
 if TYPE_CHECKING:
     from pagegram_io.job import Outcome
@@ -48,6 +47,8 @@ Examples:
   pagegram-io simulate --table 20B --plot reads.png
   pagegram-io simulate --checkpoint run --tokens mine.u16 --eod 0 --cache 64KiB,none
   pagegram-io simulate --pages mine.npy --cache 256MiB --table 20B
+  pagegram-io simulate --table 20B --window 2048
+  pagegram-io simulate --requests log.jsonl --concurrency 32 --draft 3 --pollute 16GiB
 """
 
 
@@ -121,6 +122,8 @@ Examples:
     metavar="N",
     help="With --model: what each of N tensor-parallel ranks reads, by --split heads, rows or columns. [e.g. 4]",
 )
+@serving_options
+@requests_options
 @stream_options
 @shape_options
 @threads_option
@@ -198,6 +201,7 @@ def _every_size(values: dict[str, Any]) -> bool:
 
 def _run_layouts(values: dict[str, Any]) -> tuple[list[Layout], list[Outcome]]:
     from pagegram_io.job import Job, job_accesses, run_jobs
+    from pagegram_io.locality import filler_warning
     from pagegram_io.progress import progress
 
     if values["name"] is not None:
@@ -206,8 +210,8 @@ def _run_layouts(values: dict[str, Any]) -> tuple[list[Layout], list[Outcome]]:
         layouts = [checkpoint_layout(values)]
     else:
         layouts = layouts_of(values, shape_of(values))
-    stream = stream_of(values)
-    spec = spec_of(values, stream)
+    serving = serving_of(values)
+    stream, spec = stream_or_requests(values)
     if values["curve_npy"]:
         refuse_outputs(*(_curve_path(values["curve_npy"], x, len(layouts)) for x in layouts), force=values["force"])
     every = _every_size(values)
@@ -223,10 +227,15 @@ def _run_layouts(values: dict[str, Any]) -> tuple[list[Layout], list[Outcome]]:
             split=values["split"] if values["ranks"] is None else None,
             policy=values["policy"],
             share=share,
+            serving=serving,
+            pollution_bytes=values["pollution_bytes"] or 0,
         )
         for layout in layouts
         for share in _shares(values)
     ]
+    said = filler_warning(stream)
+    if said:
+        print(f"note: {said}", file=sys.stderr)
     with progress("simulating", sum(job_accesses(job, len(stream.ids)) for job in jobs)) as report:
         return layouts, run_jobs(jobs, stream=stream, threads=values["threads"], report=report)
 

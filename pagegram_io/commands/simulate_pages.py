@@ -35,6 +35,7 @@ INHERITED = (
     "assumed",
     "tokenizer_stand_in",
 )
+SERVED = ("window", "interleave", "concurrency", "draft", "pollution_bytes", "requests_path", "tokenizer")
 OURS = (
     "model",
     "scales",
@@ -61,6 +62,9 @@ def run_pages(values: dict[str, Any]) -> list[Outcome]:
 
     if values["split"] or values["cache_unit"] != "page" or values["stream_path"]:
         raise click.UsageError("--pages holds pages alone; it cannot be used with --by, --cache-unit row or --tokens")
+    served = [name for name in SERVED if values[name] is not None]
+    if served:
+        raise click.UsageError(f"{option_text(served[0])} needs the tokens' documents; a trace of pages has lost them")
     pages, about = read_pages(values["pages_path"])
     useless = [name for name in OURS if given(name) and (about or name != "page_bytes")]
     if useless:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pagegram_io.commands.options import plain_table, wide_console
 from pagegram_io.figures import FIRST_READS_SHARE
 from pagegram_io.layout import label_of as layout_label
+from pagegram_io.locality import COLD_TOKENS
 from pagegram_io.sizes import format_bytes, format_count
 from pagegram_io.tokens import DEFAULT_STREAM
 
@@ -100,11 +101,13 @@ def print_table(
     rows = "" if first.row_format is None else f"; rows in {first.row_format}, {first.placement}"
     rows += f", seed {first.seed}" if rows and first.model is None else ""
     console.print(
-        f"{first.stream}: {first.tokens:,} tokens in {first.documents:,} documents; "
+        f"{first.stream}: {first.tokens:,} tokens in {first.documents:,} documents{_lengths(first)}; "
         f"{first.policy.upper()} cache of {unit}, {state}{rows}",
         highlight=False,
     )
     console.print(table)
+    for sentence in _steps(records):
+        console.print(sentence, highlight=False)
     if first.model is not None:
         console.print(assumptions(first), highlight=False)
     for sentence in caveats(records) if ours else []:
@@ -119,6 +122,47 @@ def print_table(
                 f"simulated in {record.seconds:.2f} s ({rate:.0f}M accesses/s, {record.isa}, {record.threads} threads)",
                 highlight=False,
             )
+
+
+def _lengths(record: SimulationRecord) -> str:
+    """How long documents are, and who takes them in turn, where the stream does not run as it stands."""
+    if record.interleave is None:
+        return ""
+    text = f" (half of at most {record.document_tokens_p50:,} tokens, the longest {record.document_tokens_max:,})"
+    return f"{text}, {record.interleave:,} in turn"
+
+
+def _steps(records: Sequence[SimulationRecord]) -> list[str]:
+    """What the steps of a schedule show: a line a layout, then one a cache."""
+    lines, said = [], set()
+    for r in records:
+        where = f"{label_of(r)}{'' if r.order is None else f', order {r.order}'}"
+        if r.interleave is None or r.steps is None or r.column is not None:
+            continue
+        if where not in said:
+            said.add(where)
+            lines.append(
+                f"{where}: {r.steps:,} steps, distinct pages a step {r.pages_per_step_p50:,} (p99 "
+                f"{r.pages_per_step_p99:,}, most {r.pages_per_step_max:,}); "
+                f"{100 * (r.adjacent_reuse or 0):.2f} % were touched by the step before"
+            )
+        kinds = {
+            f"in a document's first {COLD_TOKENS} tokens": r.cold_reads_per_token,
+            "after them": r.settled_reads_per_token,
+            "in prefill": r.prefill_reads_per_token,
+            "in decode": r.decode_reads_per_token,
+        }
+        shares = ", ".join(f"{value:.4f} {name}" for name, value in kinds.items() if value is not None)
+        lines.append(f"{where} at {_cache(r)}: reads a token {shares}")
+    if any(r.pollution_bytes for r in records):
+        size = format_bytes(records[0].pollution_bytes)
+        lines.append(f"Half-way, {size} of another file passed through the same cache; its own reads are not counted.")
+    if any(r.draft for r in records):
+        lines.append(
+            f"{records[0].draft} tokens drafted and rejected a decode step, drawn from the stream's own tokens; "
+            "a draft model's are likelier, and read less."
+        )
+    return lines
 
 
 def caveats(records: Sequence[SimulationRecord]) -> list[str]:

@@ -1,0 +1,233 @@
+"""``pagegram-io plan``: will a table on a drive keep up with a model?"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pagegram_io.commands.model import model_options, refuse_model_options
+from pagegram_io.commands.options import (
+    CACHES,
+    COUNT,
+    WHOLES,
+    Parsed,
+    PathOption,
+    force_option,
+    layout_options,
+    layouts_of,
+    print_records,
+    record_options,
+    refuse_outputs,
+    shape_of,
+    shape_options,
+    stream_of,
+    stream_options,
+    table_option,
+)
+
+if TYPE_CHECKING:
+    from pagegram_io.drive import Drive
+    from pagegram_io.layout import Layout
+    from pagegram_io.plan import Goal
+    from pagegram_io.records import PlanRecord
+
+EPILOG = """
+Examples:
+
+\b
+  pagegram-io nvme --uniform --decode --batch 16 --json /dev/nvme0n1 > drive.jsonl
+  pagegram-io plan --table 20B --device drive.jsonl --deadline 500us
+  pagegram-io plan --table 20B --layout engram --device drive.jsonl --batch 1,8,64 --goal 2000 --plot plan.png
+  pagegram-io plan --model deepseek-v4.1-flash --device drive.jsonl --compute 12ms --model-layers 40
+
+A step of more reads than any measured is "not known": measure batches as large as the plan asks for.
+"""
+
+NANOSECONDS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+
+
+def parse_duration(text: str) -> int:
+    """``500us``, ``12ms``: whole ns; ValueError with an example."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ns|us|ms|s)", text)
+    value = round(float(match[1]) * NANOSECONDS[match[2]]) if match else 0
+    if value < 1:
+        raise ValueError(f"{text[:40]!r} is not a time above 0; write for example 500us or 12ms")
+    return value
+
+
+def parse_deadlines(text: str) -> dict[int | None, int]:
+    """``500us`` for a table without layers, ``1=200us,14=3ms`` by layer; ValueError with an example."""
+    deadlines: dict[int | None, int] = {}
+    for item in text.split(","):
+        layer, equals, duration = item.rpartition("=")
+        if equals and not (layer.isascii() and layer.isdigit()):
+            raise ValueError(f"{layer[:40]!r} is not a layer; write for example 1=200us,14=3ms")
+        key = int(layer) if equals else None
+        if key in deadlines:
+            raise ValueError(f"{item[:40]!r} is a second deadline of one layer")
+        deadlines[key] = parse_duration(duration)
+    return deadlines
+
+
+@click.command("plan", epilog=EPILOG)
+@table_option("20B")
+@model_options
+@layout_options
+@click.option(
+    "--device",
+    "device_paths",
+    type=PathOption,
+    multiple=True,
+    metavar="FILE",
+    help="Records of nvme --decode and of throughput; more of them: faster drives to consider. [e.g. drive.jsonl]",
+)
+@click.option(
+    "--depth", type=click.IntRange(1, 32768), metavar="N", help="Reads the engine keeps in flight; default: the "
+    "largest measured. [e.g. 64]",
+)  # fmt: skip
+@click.option(
+    "--cache", "caches", type=CACHES, default="1GiB,4GiB", show_default=True, metavar="LIST",
+    help="RAM budgets; doublings of the smallest are planned too. [e.g. 1GiB,16GiB,10%]",
+)  # fmt: skip
+@click.option(
+    "--batch", "batches", type=WHOLES, default="1,8,32", show_default=True, metavar="LIST",
+    help="Documents decoded side by side. [e.g. 1,8,64]",
+)  # fmt: skip
+@click.option(
+    "--deadline", "deadlines", type=Parsed("times", parse_deadlines), metavar="TIMES",
+    help="Compute time before the layer that needs the rows. [e.g. 500us, or 1=200us,14=3ms]",
+)  # fmt: skip
+@click.option(
+    "--compute", "compute_ns", type=Parsed("time", parse_duration), metavar="TIME",
+    help="Compute time of a whole step. [e.g. 12ms]",
+)  # fmt: skip
+@click.option(
+    "--model-layers", type=click.IntRange(1, 10_000), metavar="L",
+    help="With --compute: layers of the model, equally long, so that layer l starts after l/L of it. [e.g. 40]",
+)  # fmt: skip
+@click.option(
+    "--goal", type=COUNT, metavar="N", help="Tokens a second, of the whole batch, in 99 steps of 100. [e.g. 2000]"
+)
+@click.option(
+    "--path", "path", type=click.Choice(["page", "row", "mmap"]), default="page", show_default=True,
+    help="How rows are served: private page cache, private row cache, kernel page cache. [e.g. mmap]",
+)  # fmt: skip
+@click.option(
+    "--window", type=COUNT, default="2048", show_default=True, metavar="N", help="Prefill chunk, in tokens. [e.g. 512]"
+)
+@click.option(
+    "--plot", "plot_path", type=PathOption, metavar="FILE",
+    help="Draw tokens a second against RAM: .png, .svg or .pdf. [e.g. plan.png]",
+)  # fmt: skip
+@stream_options
+@shape_options
+@record_options
+@force_option
+def command(**values: Any) -> None:
+    """Will a table on a drive keep up? A verdict for each RAM budget and batch: go, no go or not known.
+
+    Reads a step come from the stream, batch by batch, behind an exact LRU; times of a step from decode records of nvme,
+    never beyond the largest step measured. The verdict rests on the stream's second half, first accesses included, and
+    is "not known" where the cache is not full by mid-stream or over 20 % of the reads are first accesses.
+    """
+    from pagegram_io.commands.plan_table import print_plan
+    from pagegram_io.records import write_csv
+
+    refuse_model_options(values)
+    refuse_outputs(values["csv_path"], values["plot_path"], force=values["force"])
+    if values["plot_path"]:
+        from pagegram_io.figures import check_suffix
+
+        check_suffix(values["plot_path"])
+    if not all(1 <= batch <= 65536 for batch in values["batches"]):
+        raise click.UsageError("--batch: documents side by side are 1 to 65536")
+    layout = _layout(values)
+    goal = _goal(values, layout)
+    drives = _drives(values, layout.page_bytes)
+    depth = values["depth"] or max((d for drive in drives for d in drive.depths), default=64)
+    records, asked, lines = _plan(values, layout, goal, drives, depth)
+    if values["csv_path"]:
+        write_csv(records, values["csv_path"], force=values["force"])
+    if values["plot_path"] and all(record.tokens_per_second_p99 is None for record in records):
+        print("note: no tokens a second are known, so there is nothing to draw", file=sys.stderr)
+    elif values["plot_path"]:
+        from pagegram_io.plan_figure import draw_plan
+
+        draw_plan(records, values["plot_path"], force=values["force"])
+    if values["as_json"]:
+        print_records(records)
+    else:
+        print_plan([record for record in records if record.cache_pages in asked], lines)
+
+
+def _layout(values: dict[str, Any]) -> Layout:
+    from pagegram_io.commands.options import given
+
+    if not given("layouts"):
+        values["layouts"] = ("pagegram",)
+    slots = values["slots"] if given("slots") else (4,)
+    layouts: list[Layout] = layouts_of(values, shape_of(values), slots=slots)
+    if len(layouts) != 1:
+        raise click.UsageError("a plan is of one table: give one --table, one --layout and one of --slots")
+    return layouts[0]
+
+
+def _goal(values: dict[str, Any], layout: Layout) -> Goal:
+    from pagegram_io.demand import layers_of
+    from pagegram_io.plan import Goal
+
+    deadlines, compute, layers = values["deadlines"], values["compute_ns"], values["model_layers"]
+    if layers is not None:
+        if compute is None or deadlines:
+            raise click.UsageError("--model-layers divides --compute, in place of --deadline")
+        named = layers_of(layout)
+        if named == [None] or max(layer or 0 for layer in named) >= layers:
+            raise click.UsageError("--model-layers: the table names no layers, or one beyond them; give --deadline")
+        deadlines = {layer: compute * (layer or 0) // layers for layer in named}
+    goal = Goal(deadlines or {}, compute, values["goal"])
+    goal.order(layers_of(layout))
+    return goal
+
+
+def _drives(values: dict[str, Any], page_bytes: int) -> list[Drive]:
+    from pagegram_io.drive import read_drive
+    from pagegram_io.records import read_records
+
+    drives = []
+    for path in values["device_paths"]:
+        drive = read_drive(read_records(path), page_bytes, name=Path(path).name)
+        for line in drive.refusals:
+            print(f"note: {line}", file=sys.stderr)
+        drives.append(drive)
+    return drives
+
+
+def _plan(
+    values: dict[str, Any], layout: Layout, goal: Goal, drives: list[Drive], depth: int
+) -> tuple[list[PlanRecord], set[int], list[str]]:
+    """Records of every cache and batch, the capacities asked for, and the sentences below the table."""
+    from dataclasses import replace
+
+    from pagegram_io import plan
+    from pagegram_io.planner import Planner
+
+    stream = stream_of(values)
+    planner = Planner(layout, stream, goal, drives, depth, values["caches"], values["path"], values["window"])
+    for warning in planner.warnings():
+        print(f"note: {warning}", file=sys.stderr)
+    about = planner.about()
+    records, lines = [], []
+    with planner.progress(len(values["batches"])):
+        for batch in values["batches"]:
+            judgements = planner.judgements(batch)
+            for judgement in judgements:
+                asked = judgement.demand.cache_pages in planner.asked
+                change = planner.change(judgement) if asked and judgement.verdict == plan.NO_GO else None
+                made = plan.records_of(judgement, about | planner.prefill(judgement.demand.cache_pages))
+                records += [replace(record, change=change) for record in made]
+            lines.append(planner.sentence(batch, judgements))
+    return records, planner.asked, [*lines, *planner.assumptions()]

@@ -1,0 +1,138 @@
+"""What a table demands of a drive: reads a decode step, by layer, batch and cache; and the same table placed better."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pagegram_io.interleave import ServedSource, Serving
+from pagegram_io.layout import Group, Layout, Region
+from pagegram_io.locality import mean, quantile, serve
+from pagegram_io.policy import Tick
+from pagegram_io.tokens import Stream
+
+
+@dataclass(frozen=True)
+class LayerReads:
+    """Reads of one step up to and including a layer's, in the order in which layers need them; second half only."""
+
+    layer: int | None
+    mean: float
+    p50: int
+    p99: int
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A layout behind one cache at one batch. layers end with the last one needed, whose reads are all of them.
+
+    misses and first_reads are of the second half, compulsory reads included; full_at_token None: never full.
+    """
+
+    batch: int
+    cache_bytes: int
+    cache_pages: int
+    layers: tuple[LayerReads, ...]
+    steps: int
+    tokens: int
+    misses: int
+    first_reads: int
+    half_token: int
+    full_at_token: int | None
+    whole: bool = False  # the cache holds the whole table
+
+    @property
+    def reads_per_token(self) -> float:
+        return self.misses / self.tokens
+
+    @property
+    def first_share(self) -> float:
+        return self.first_reads / self.misses if self.misses else 0.0
+
+
+def layers_of(layout: Layout) -> list[int | None]:
+    """Layers of the model that the table's groups belong to, ascending; [None] where it names none."""
+    found = sorted({group.layer for group in layout.groups if group.layer is not None})
+    return [*found] or [None]
+
+
+def demand(
+    layout: Layout,
+    stream: Stream,
+    caches: Sequence[tuple[int, int]],
+    batch: int,
+    *,
+    order: Sequence[int | None] | None = None,
+    window: int | None = None,
+    unit: str = "page",
+    tick: Tick | None = None,
+) -> list[Demand]:
+    """The demand at each (bytes, capacity in units) of caches. order: layers as they are needed, the first first.
+
+    ``batch`` documents advance in turn, each by a token a step; with a window, they are prefilled instead. ValueError
+    where the stream has fewer documents than the batch.
+    """
+    if len(stream.document_starts) < batch:
+        raise ValueError(
+            f"{stream.name} has {len(stream.document_starts):,} documents, and a batch of {batch} needs as many; "
+            "say where they end by --eod or --documents, or give a smaller --batch"
+        )
+    order = list(order or layers_of(layout))
+    of_column = layout.layer_of_page_column().tolist()
+    classes = np.array([order.index(None if layer < 0 else layer) for layer in of_column], np.uint32)
+    source = ServedSource(layout, stream, Serving(batch, window), unit=unit)
+    served = serve(source, [capacity for _, capacity in caches], classes, tick=tick)
+    demands = []
+    for (cache_bytes, capacity), one in zip(caches, served, strict=True):
+        counts = one.tally.step_reads
+        layers = [
+            LayerReads(layer, mean(counts[c]), quantile(counts[c], 0.5), quantile(counts[c], 0.99))
+            for c, layer in enumerate(order)
+        ]
+        demands.append(
+            Demand(
+                batch=batch,
+                cache_bytes=cache_bytes,
+                cache_pages=capacity,
+                layers=tuple(layers),
+                steps=int(counts[-1].sum()),
+                tokens=len(stream) - len(stream) // 2,
+                misses=int(one.result.second_half.misses.sum()),
+                first_reads=int(one.result.second_half.compulsory.sum()),
+                half_token=len(stream) // 2,
+                full_at_token=one.result.full_at_token[0],
+                whole=capacity >= source.page_count,
+            )
+        )
+    return demands
+
+
+def repacked(layout: Layout) -> Layout | None:
+    """The same rows with no straddle and one region a group: what a rewrite of the file can give. None: it is so."""
+    if not layout.packed and all(len(group.regions) == 1 for group in layout.groups):
+        return None
+    groups, byte = [], 0
+    for group in layout.groups:
+        row_bytes = sum(region.row_bytes for region in group.regions)
+        unit_bytes = row_bytes * group.unit_rows
+        region = Region(
+            byte, group.regions[0].unit_count, unit_bytes, row_bytes, max(1, layout.page_bytes // unit_bytes)
+        )
+        byte = region.end_byte(layout.page_bytes)
+        groups.append(replace(group, regions=(region,)))
+    return replace(layout, groups=tuple(groups), row_bytes=groups[0].regions[0].row_bytes)
+
+
+def with_resident_scales(layout: Layout) -> tuple[Layout, int] | None:
+    """The layout without its groups' smaller regions, and the bytes of RAM that these take; None: it has none."""
+    if all(len(group.regions) == 1 for group in layout.groups):
+        return None
+    groups: list[Group] = []
+    held = 0
+    for group in layout.groups:
+        largest = max(group.regions, key=lambda region: region.row_bytes)
+        held += sum(r.unit_count * r.unit_bytes for r in group.regions if r is not largest)
+        groups.append(replace(group, regions=(largest,)))
+    return replace(layout, groups=tuple(groups)), held

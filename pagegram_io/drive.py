@@ -1,0 +1,140 @@
+"""A drive as a plan knows it: from device records alone, each of which must have measured the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+STEPS_MIN = 100  # below it there is no 99th percentile
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """What one decode record measured: time of steps of so many reads each, issued together."""
+
+    reads_per_step: float
+    depth: int
+    p50_ns: int
+    p99_ns: int
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What one throughput record measured: reads a second at a held depth."""
+
+    depth: int
+    iops: float
+
+
+@dataclass(frozen=True)
+class Drive:
+    """What a file of device records says of its target; refusals: a sentence for each record that was left out."""
+
+    target: str
+    name: str
+    engine: str
+    span_bytes: int
+    steps: tuple[StepTime, ...]
+    rates: tuple[Rate, ...]
+    refusals: tuple[str, ...] = ()
+
+    @property
+    def depths(self) -> list[int]:
+        return sorted({step.depth for step in self.steps} | {rate.depth for rate in self.rates})
+
+    def largest_step(self, depth: int) -> float:
+        """Reads of the largest step measured at a depth of at most ``depth``; 0 where none was."""
+        return max((s.reads_per_step for s in self.steps if s.depth <= depth), default=0.0)
+
+    def step_ns(self, reads: float, depth: int) -> tuple[int, int] | None:
+        """(p50, p99) of a step of so many reads: of measured steps of at least as many; None beyond the largest.
+
+        Of all larger steps the fastest counts, for fewer reads take no longer; so times never fall as reads grow.
+        """
+        if reads <= 0:
+            return 0, 0
+        larger = [s for s in self.steps if s.depth <= depth and s.reads_per_step >= reads]
+        if not larger:
+            return None
+        return min(s.p50_ns for s in larger), min(s.p99_ns for s in larger)
+
+    def at_least_ns(self, reads: float, depth: int) -> int:
+        """p99 that a step of so many reads takes at least: what the largest measured step of no more reads took."""
+        smaller = [s for s in self.steps if s.depth <= depth and s.reads_per_step <= reads]
+        largest = max((s.reads_per_step for s in smaller), default=0.0)
+        return min((s.p99_ns for s in smaller if s.reads_per_step == largest), default=0)
+
+    def iops(self, depth: int) -> float | None:
+        """The most reads a second measured at a depth of at most ``depth``."""
+        return max((rate.iops for rate in self.rates if rate.depth <= depth), default=None)
+
+
+def refusal(row: Mapping[str, Any], page_bytes: int) -> str | None:
+    """Why a device record says nothing of a drive's reads; None where it does."""
+    errors = {k: v for k, v in row.items() if k.startswith("errors_") and v}
+    if row.get("kind") != "nvme":
+        return f"it is of kind {row.get('kind')!r}, not a device record; make them with pagegram-io nvme --json"
+    if not row.get("direct"):
+        return "its reads went through the kernel's page cache, not to the device; leave out --buffered"
+    if errors:
+        return "reads failed (" + ", ".join(f"{v} {k.removeprefix('errors_')}" for k, v in errors.items()) + ")"
+    if row.get("allow_holes"):
+        return "holes were read, which never reach the device"
+    if (row.get("zero_page_fraction") or 0) > 0.01:
+        return f"{100 * row['zero_page_fraction']:.0f} % of its pages are zeros, which may never reach flash"
+    if row.get("interrupted"):
+        return "it was interrupted"
+    if row.get("page_bytes") != page_bytes:
+        return f"it read pages of {row.get('page_bytes')} bytes, and the table has pages of {page_bytes}"
+    if row.get("mode") not in ("throughput", "decode"):
+        return f"it is of mode {row.get('mode')!r}, neither throughput nor decode"
+    if row["mode"] == "decode" and (row.get("steps") or 0) < STEPS_MIN:
+        return f"it holds {row.get('steps') or 0} steps, of which no 99th percentile can be told; measure longer"
+    wanted = ("target", "depth", "reads", *(("step_p50_ns", "step_p99_ns") if row["mode"] == "decode" else ("iops",)))
+    missing = [name for name in wanted if not row.get(name)]
+    return f"it has no {missing[0]}" if missing else None
+
+
+def read_drive(rows: Sequence[Mapping[str, Any]], page_bytes: int, *, name: str = "") -> Drive:
+    """The drive that records of one target describe. Of repeats, each is kept: plans take the slowest of a kind.
+
+    ValueError for records of two targets, and where no record is left.
+    """
+    kept: list[Mapping[str, Any]] = []
+    refusals = []
+    for number, row in enumerate(rows, 1):
+        why = refusal(row, page_bytes)
+        if why:
+            refusals.append(f"{name or 'device records'}: record {number} was left out: {why}")
+        else:
+            kept.append(row)
+    if not kept:
+        raise ValueError(refusals[0] if refusals else f"{name or 'the file'}: holds no device records")
+    targets = {row["target"] for row in kept}
+    if len(targets) > 1:
+        raise ValueError(f"{name}: holds records of {' and '.join(sorted(targets)[:2])}; give a file for each drive")
+    slowest: dict[tuple[int, float], StepTime] = {}
+    for row in kept:
+        if row["mode"] == "decode":
+            reads = row.get("reads_per_step") or row["reads"] / row["steps"]
+            step = StepTime(float(reads), row["depth"], row["step_p50_ns"], row["step_p99_ns"])
+            key = (step.depth, round(step.reads_per_step, 2))  # repeats differ by the step that ended them
+            last = slowest.get(key, step)
+            slowest[key] = StepTime(
+                min(last.reads_per_step, step.reads_per_step),
+                step.depth,
+                max(last.p50_ns, step.p50_ns),
+                max(last.p99_ns, step.p99_ns),
+            )
+    rates = [Rate(row["depth"], float(row["iops"])) for row in kept if row["mode"] == "throughput"]
+    first = kept[0]
+    return Drive(
+        target=first["target"],
+        name=first.get("device_model") or first["target"],
+        engine=str(first.get("engine")),
+        span_bytes=max(int(row.get("span_bytes") or 0) for row in kept),
+        steps=tuple(slowest[key] for key in sorted(slowest)),
+        rates=tuple(rates),
+        refusals=tuple(refusals),
+    )
