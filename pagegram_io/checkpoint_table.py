@@ -1,10 +1,11 @@
-"""The table of a checkpoint folder, without torch: ``config.json`` says its layout, ``table.safetensors`` holds its rows."""
+"""A checkpoint's table, without torch: ``config.json`` says its layout, ``table.safetensors`` holds its rows."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,34 @@ from pagegram_io.table_file import layout_from_json
 HEADER_BYTES_MAX = 100 * 2**20  # as the safetensors library has it
 
 
-def read_checkpoint_table(folder: str | os.PathLike[str]) -> tuple[Layout, np.ndarray]:
-    """A checkpoint's layout, and its rows, float32 [row_count, row_width], mapped into memory rather than read.
+@dataclass(frozen=True)
+class Tensor:
+    """Where a float32 tensor lies in a file."""
+
+    path: Path
+    shape: tuple[int, ...]
+    data_byte: int
+
+    def read(self, begin: int, end: int) -> np.ndarray:
+        """Its lines begin to end, float32 [end - begin, ...]. FormatError, with the path, if the file was cut since.
+
+        Read, not mapped: a mapping of a large table would count as memory in use, and a failing disk kills who maps it.
+        """
+        line = math.prod(self.shape[1:])
+        values = np.fromfile(self.path, "<f4", (end - begin) * line, offset=self.data_byte + 4 * begin * line)
+        if values.size != (end - begin) * line:
+            raise FormatError(f"{self.path}: it ends before line {end}: it was cut while it was read")
+        return values.astype(np.float32, copy=False).reshape(end - begin, *self.shape[1:])
+
+
+def read_checkpoint_table(folder: str | os.PathLike[str]) -> tuple[Layout, Tensor]:
+    """A checkpoint's layout, and where its rows lie, float32 [row_count, row_width].
 
     FormatError, with the path, for anything that is not such a folder, and for a model without a table; OSErrors.
     """
     config_path, rows_path = Path(folder) / "config.json", Path(folder) / "table.safetensors"
     layout = _layout_of(config_path)
-    rows = map_tensor(rows_path, "rows")
+    rows = find_tensor(rows_path, "rows")
     if rows.shape != (layout.row_count, layout.row_width):
         raise FormatError(
             f"{rows_path}: its rows are {list(rows.shape)}, and the layout of {config_path.name} has "
@@ -50,8 +71,8 @@ def _layout_of(path: Path) -> Layout:
         raise FormatError(f"{path}: {error}") from None
 
 
-def map_tensor(path: Path, name: str) -> np.ndarray:
-    """One float32 tensor of a safetensors file, mapped into memory, read-only. FormatError, with the path."""
+def find_tensor(path: Path, name: str) -> Tensor:
+    """One float32 tensor of a safetensors file. FormatError, with the path."""
     file_bytes = os.stat(path).st_size
     with open(path, "rb") as file:
         data_byte = 8 + int.from_bytes(file.read(8), "little")
@@ -64,22 +85,21 @@ def map_tensor(path: Path, name: str) -> np.ndarray:
     if type(tensors) is not dict or type(tensors.get(name)) is not dict:
         raise FormatError(f"{path}: it holds no tensor named {name}")
     shape, begin = _extent_of(path, name, tensors[name], file_bytes - data_byte)
-    if not math.prod(shape):
-        return np.empty(shape, np.float32)
-    return np.memmap(path, np.dtype("<f4"), "r", data_byte + begin, tuple(shape))
+    return Tensor(path, tuple(shape), data_byte + begin)
 
 
 def _extent_of(path: Path, name: str, tensor: dict[str, Any], data_bytes: int) -> tuple[list[int], int]:
     """A tensor's shape, and where it begins in the data, once both are known to lie in the file."""
-    shape, offsets = tensor.get("shape"), tensor.get("data_offsets")
+    shape, offsets = _wholes(tensor.get("shape")), _wholes(tensor.get("data_offsets"))
     if tensor.get("dtype") != "F32":
         raise FormatError(f"{path}: its tensor {name} is {tensor.get('dtype')!r}, not F32")
-    if not (_all_whole(shape) and _all_whole(offsets) and len(offsets) == 2):
+    if shape is None or offsets is None or len(offsets) != 2:
         raise FormatError(f"{path}: its tensor {name} is not described by a shape and two offsets")
     if offsets[1] - offsets[0] != 4 * math.prod(shape) or offsets[1] > data_bytes:
         raise FormatError(f"{path}: its tensor {name} does not lie in the file: it was cut, or its header is damaged")
     return shape, offsets[0]
 
 
-def _all_whole(values: Any) -> bool:
-    return type(values) is list and all(type(value) is int and value >= 0 for value in values)
+def _wholes(values: Any) -> list[int] | None:
+    whole = type(values) is list and all(type(value) is int and value >= 0 for value in values)
+    return values if whole else None

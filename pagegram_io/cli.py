@@ -18,6 +18,9 @@ COMMANDS = {
     "layout": "What a table takes up: rows, units, pages, bytes, slack.",
     "nvme": "What a device delivers under the reads of a table, at a held depth.",
     "mkfile": "A dense file the size of a table, for nvme to read.",
+    "pack": "Pack a trained model's table into a file to be read from flash.",
+    "inspect": "What a file holds: layout, pages, checks, sizes.",
+    "verify": "Read every page of a table file and name the damaged ones.",
     "doctor": "What this machine can do, and the cure for what it cannot.",
     "collisions": "Which n-grams share rows: theory beside measurement.",
 }

@@ -19,7 +19,6 @@ from pagegram_io.output import new_file, refuse_existing
 from pagegram_io.row_format import FORMATS, encode_rows
 from pagegram_io.table_file import (
     BATCH_BYTES,
-    PAGE_BYTES_MAX,
     SYNC_BYTES,
     TableHeader,
     check_space,
@@ -48,9 +47,7 @@ def with_row_format(layout: Layout, row_format: str) -> Layout:
 
 
 def trained_header(layout: Layout) -> TableHeader:
-    """The header of a layout's table file. ValueError for a layout of one's own, or too large a page."""
-    if layout.page_bytes > PAGE_BYTES_MAX:
-        raise ValueError(f"a page of {layout.page_bytes} bytes: a table file's have at most {PAGE_BYTES_MAX}")
+    """The header of a layout's table file. ValueError for a layout of one's own, or beyond the format's limits."""
     sealed = has_room_for_seals(layout)
     blank = TableHeader(layout, layout.page_bytes, layout.page_count, 0, "trained", None, sealed)
     return replace(blank, data_byte=len(encode_header(blank)))
@@ -157,7 +154,8 @@ def _placed(units: np.ndarray, region: Region, page_bytes: int) -> np.ndarray:
     stretch = -(-unit_bytes // page_bytes) * page_bytes  # of per_page units; more than a page only for one unit
     pages = np.zeros((-(-count // per_page), stretch), np.uint8)
     whole = count // per_page
-    pages[:whole, : per_page * unit_bytes] = units[: whole * per_page].reshape(whole, -1)
+    filled = per_page * unit_bytes
+    pages[:whole, :filled] = units[: whole * per_page].reshape(whole, filled)
     rest = units[whole * per_page :].reshape(-1)
     if rest.size:
         pages[whole, : rest.size] = rest

@@ -1,0 +1,55 @@
+"""What a file is and holds, from its header alone: one flat record a file."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from pagegram_io.layout import expected_reads, straddle_probability
+from pagegram_io.records import SCHEMA, provenance
+from pagegram_io.table_file import FORMAT_VERSION, TableHeader, read_header
+
+
+def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The record of a file; its ``kind`` says what it is. FormatError, with the path, for a file that is not known."""
+    return table_record(path, read_header(path))
+
+
+def table_record(path: str | os.PathLike[str], header: TableHeader) -> dict[str, Any]:
+    """A table file's record, of kind "table_file"; what belongs to a layout is None where there is none."""
+    layout = header.layout
+    record: dict[str, Any] = {
+        "kind": "table_file",
+        "schema": SCHEMA,
+        "version": provenance()["version"],
+        "file": os.fsdecode(path),
+        "format_version": FORMAT_VERSION,
+        "content": header.content,
+        "content_seed": header.seed,
+        "checks": "in each page" if header.sealed else "page_checks",
+        "file_bytes": header.file_bytes,
+        "data_byte": header.data_byte,
+        "page_bytes": header.page_bytes,
+        "pages": header.page_count,
+    }
+    if layout is None:
+        return record | dict.fromkeys(LAYOUT_FIELDS)
+    region = layout.regions[0]
+    rows_bytes = layout.row_count * layout.row_bytes
+    values = (
+        layout.name, layout.slots, layout.table_params, layout.table_params_actual, layout.row_format,
+        layout.row_bytes, layout.row_width, layout.heads, layout.dim, ",".join(map(str, layout.orders)), layout.seed,
+        "packed" if layout.packed else "aligned", min(region.base_byte for region in layout.regions),
+        layout.row_count, layout.unit_count, layout.groups[0].unit_rows, region.unit_bytes, region.units_per_page,
+        1 - rows_bytes / layout.file_bytes, straddle_probability(region, layout.page_bytes), expected_reads(layout),
+    )  # fmt: skip
+    return record | dict(zip(LAYOUT_FIELDS, values, strict=True))
+
+
+LAYOUT_FIELDS = (
+    "layout", "slots", "table_params", "table_params_actual", "row_format",
+    "row_bytes", "row_width", "heads", "dim", "orders", "seed",
+    "placement", "base_byte",
+    "rows", "units", "unit_rows", "unit_bytes", "units_per_page",
+    "slack_share", "straddle_probability", "uncached_reads",
+)  # fmt: skip
