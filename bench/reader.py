@@ -146,6 +146,9 @@ def measure_one(part: int, item: Run, file: Path, given: Given) -> dict[str, Any
         "kind": "bench_reader", "part": part, "name": item.name, "depth": item.depth,
         "device": "none: a sparse file, CPU cost only" if part == 1 else "dense file",
         **{key: found.get(key) for key in KEPT}, "diskstats_reads_whole": seen["diskstats_reads"],
+        # By Little's law, from what the kernel counts between handing a read to the device and its interrupt.
+        "kernel_depth": seen["diskstats_depth"] / max(1, seen["diskstats_reads"]) * found["iops"]
+        if seen["diskstats_reads"] is not None else None,
         "cpu_ns_per_read_whole": whole, "fifo": given.fifo, "command": shown(item.command),
         **ledger.provenance_of_run(), "fio": FIO_VERSION,
     }  # fmt: skip
@@ -259,6 +262,14 @@ def part_2(file: Path, given: Given) -> list[ledger.Bar]:
         for share in ("p50", "p99"):
             spread = ratio(rounds, OURS, FIO, depth, f"latency_{share}_ns")
             bars.append(ledger.Bar(f"depth {depth}, {share} latency beside fio's", spread, 1.15, False))
+    if None not in values(rounds, FIO, 64, "kernel_depth"):
+        seen = [ledger.spread(values(rounds, name, 64, "kernel_depth")) for name in (OURS, FIO)]
+        print(f"depth 64 between the block layer's start and the interrupt: ours {seen[0]}, fio's {seen[1]}")
+        bars.append(
+            ledger.Bar(
+                "depth 64, kernel's depth, times fio's", ratio(rounds, OURS, FIO, 64, "kernel_depth"), 0.95, True
+            )
+        )
     for key, who in (("depth_sustained", "our clock"), ("diskstats_depth", "/proc/diskstats")):
         if None not in values(rounds, OURS, 64, key):
             bars.append(

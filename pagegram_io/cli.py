@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import signal
 import sys
@@ -91,7 +92,7 @@ def _say(text: str) -> None:
 
 def _sentence(error: OSError) -> str:
     if error.filename is None or error.strerror is None:
-        return str(error)
+        return error.strerror or str(error)
     cure = {
         errno.ENOENT: "there is no such file or folder",
         errno.EACCES: "permission denied; check its owner and mode",
@@ -123,6 +124,8 @@ def run(arguments: list[str] | None = None) -> int:
     # A stream that the caller closed is None in Python; what is written to it goes nowhere.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that this terminal cannot show is no failure
     try:
         # Not group.main: it answers Ctrl-C itself, and would lose how far the work had got.
         with group.make_context("pagegram-io", list(sys.argv[1:] if arguments is None else arguments)) as context:

@@ -201,22 +201,29 @@ class Worker(threading.Thread):
             ) as reader:  # fmt: skip
                 self.tally.info = reader.info()
                 started, cpu = time.monotonic(), _thread_cpu()
+                ramp = None
                 if job.ramp and job.limit is None:
                     self._loop(reader, job.ramp)
                     if not self.stop.is_set():  # else the ramp is all there will be, and is kept
+                        self._count(reader, started, cpu)
+                        ramp, self.tally = self.tally, Tally(info=self.tally.info, ramp_seconds=job.ramp)
                         reader.reset()
                         started, cpu = time.monotonic(), _thread_cpu()
-                        self.tally = Tally(info=self.tally.info, ramp_seconds=job.ramp)
                 self._loop(reader, None if job.limit is not None else job.runtime)
                 # A device that hangs must not keep us: what has not come back by then is left out.
                 patience = 400_000_000 if self.stop.is_set() else 30_000_000_000
                 reader.drain(deadline_ns=native_reader.clock_ns() + patience)
-                self.tally.seconds = time.monotonic() - started
-                self.tally.cpu_seconds = _thread_cpu() - cpu
-                self.tally.stats, self.tally.histogram = reader.stats(), reader.histogram()
+                self._count(reader, started, cpu)
+                if ramp is not None and self.stop.is_set() and not reader.stats().reads:
+                    self.tally = ramp  # stopped before a read of the measured part came back
         except BaseException as error:
             self.tally.error = error
             self.stop.set()
+
+    def _count(self, reader: Reader, started: float, cpu: float) -> None:
+        self.tally.seconds = time.monotonic() - started
+        self.tally.cpu_seconds = _thread_cpu() - cpu
+        self.tally.stats, self.tally.histogram = reader.stats(), reader.histogram()
 
     def _loop(self, reader: Reader, seconds: float | None) -> None:
         begin_ns = native_reader.clock_ns()
@@ -241,7 +248,7 @@ class Worker(threading.Thread):
                 done += len(times)
             else:
                 done += reader.pump(work.pages[done:], deadline_ns=slice_ns, max_errors=self.job.max_errors)
-            self.begun = True
+            self.begun = self.begun or done > 0
             self._note_second(reader, begin_ns)
             now = native_reader.clock_ns()
             failed = reader.stats().errors > self.job.max_errors
@@ -355,7 +362,7 @@ def run(
     for worker in workers:
         if worker.tally.error is not None:
             raise worker.tally.error
-    if not any(worker.begun for worker in workers):
+    if stop.is_set() and not any(worker.begun for worker in workers):
         return None
     tallies = [worker.tally for worker in workers]
     return make_record(job, tallies, feeder.source.loops, page_count, stream) | disk | {

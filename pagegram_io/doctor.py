@@ -20,6 +20,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "rootfs", "devtmpfs")
+
 StrPath = str | os.PathLike[str]
 
 # <linux/fs.h>, <linux/fiemap.h>

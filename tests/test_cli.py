@@ -328,3 +328,11 @@ def test_ctrl_c_stops_at_once_and_says_how_far_it_got(tmp_path: Path) -> None:
     assert process.returncode == 130, (out, err)
     assert err.count("\n") == 1 and "Traceback" not in err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_name_that_the_terminal_cannot_show(tmp_path: Path) -> None:
+    name = tmp_path / "d\u00e9"
+    command = [sys.executable, "-m", "pagegram_io.cli", "mkfile", name, "--size", "64KiB"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, env=environment, check=True)
+    assert rb"d\xe9: 65,536 bytes" in done.stdout

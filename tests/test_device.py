@@ -169,6 +169,17 @@ def test_targets_that_cannot_be_measured(dense: Path, tmp_path: Path, capsys: py
     assert record["allow_holes"] and record["zero_page_fraction"] == 1
 
 
+def test_files_in_memory_are_no_devices(
+    dense: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pagegram_io import doctor
+
+    monkeypatch.setattr(doctor, "filesystem_of", lambda path: "tmpfs")
+    refused([str(dense), "--uniform"], capsys, 1, "lies in memory (tmpfs)", "--buffered")
+    (record,) = nvme([str(dense), "--uniform", *RUN, "--buffered"], capsys)
+    assert not record["direct"]
+
+
 def test_polled_completions_run_or_are_refused(dense: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit 3 where the device's driver has no poll queues, not a run of errors."""
     with native_reader.Reader(dense, depth=1, engine="io_uring", flags=("iopoll",)) as reader:
@@ -256,15 +267,19 @@ def test_ctrl_c_at_200_moments_after_the_first_read(dense: Path, tmp_path: Path)
     pair = [subprocess.Popen([*program, seed], stdout=subprocess.PIPE, text=True) for seed in ("1", "2")]
     found = [json.loads(line) for process in pair for line in process.communicate(timeout=600)[0].splitlines()]
     assert [process.returncode for process in pair] == [0, 0] and len(found) == 200
+    brought = 0
     for each in found:
         assert each["status"] == 130, each
         assert re.fullmatch(r"(note: .*\n)*pagegram-io: interrupted after \d+ of \d+ runs\n", each["err"]), each
         records = [json.loads(line) for line in each["out"].splitlines()]
         assert records and each["out"] == each["kept"] and each["files"] == ["err", "kept.jsonl", "out"], each
         for record in records:
-            assert record["kind"] == "nvme" and record["reads"] > 0 and record["seconds"] > 0, each
-            assert record["depth_sustained"] > 0 and record["latency_max_ns"] > 0, each
+            assert record["kind"] == "nvme" and record["seconds"] > 0, each
+            # A disk that stalls may bring no read back in so short a run; then the record says that.
+            assert (record["reads"] > 0) == (record["iops"] > 0) == (record["latency_max_ns"] > 0), each
+            brought += record["reads"] > 0
         assert not any(record["interrupted"] for record in records[:-1]), each
+    assert brought > 150
     assert os.listdir(tmp_path) == []
 
 

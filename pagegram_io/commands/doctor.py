@@ -26,7 +26,6 @@ Examples:
 
 DEPTHS = (64, 1024)
 PAGE_BYTES = 4096
-MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "rootfs", "devtmpfs")
 
 
 @dataclass(frozen=True)
@@ -237,10 +236,12 @@ def _size_line(record: dict[str, Any], path: str) -> Line:
 
 
 def _filesystem_line(filesystem: str) -> Line:
+    from pagegram_io import doctor
+
     if filesystem == "overlay":
         cure = "its speed is a container's; name a path on a mounted volume (docker run -v /data:/data)"
         return Line(False, "file system", "overlay: this lies in a container's image layers", cure)
-    if filesystem in MEMORY_FILE_SYSTEMS:
+    if filesystem in doctor.MEMORY_FILE_SYSTEMS:
         return Line(False, "file system", f"{filesystem}: memory, no device behind it", "name a path on a disk")
     return Line(True, "file system", filesystem)
 

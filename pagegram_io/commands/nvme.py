@@ -272,6 +272,12 @@ def inspect(values: dict[str, Any]) -> tuple[int, dict[str, Any]]:
                 f"{path}: byte {hole:,} is a hole or was never written; reading it does not touch the device and would "
                 "look far too fast. Make a dense file with pagegram-io mkfile, or insist with --allow-holes"
             )
+    filesystem = doctor.filesystem_of(path)
+    if filesystem in doctor.MEMORY_FILE_SYSTEMS and not values["buffered"]:  # newer kernels let O_DIRECT pass there
+        raise click.ClickException(
+            f"{path}: lies in memory ({filesystem}), with no device behind it; name a path on a disk, or insist with "
+            "--buffered"
+        )
     if kind == "block device" and doctor.is_in_use(path):
         print(
             f"note: {path} is in use (mounted or held); it is only read, but others' reads and writes share it",
@@ -280,7 +286,7 @@ def inspect(values: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     device = doctor.block_device_of(path)
     return base, {
         "target_kind": kind,
-        "filesystem": doctor.filesystem_of(path),
+        "filesystem": filesystem,
         "device_model": device.model if device else None,
         "logical_block_bytes": device.logical_block_bytes if device else None,
         "scheduler": device.scheduler if device else None,
