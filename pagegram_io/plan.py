@@ -224,8 +224,10 @@ def smallest_cache(judgements: Iterable[Judgement]) -> int | None:
     return min((j.demand.cache_bytes for j in judgements if j.verdict == GO), default=None)
 
 
-def assumptions(goal: Goal, drive: Drive | None, *, path: str, depth: int, file_bytes: int, placed: str) -> list[str]:
-    """Everything that a verdict takes for granted, a sentence each."""
+def assumptions(
+    goal: Goal, drive: Drive | None, *, path: str, depth: int, file_bytes: int, placed: str, log: bool = False
+) -> list[str]:
+    """Everything that a verdict takes for granted, a sentence each; log: the stream is one of requests."""
     lines = [
         f"Serving path: {PATHS[path]}.",
         "Reads are of the stream's second half, first accesses included; your text decides, so plan on your own.",
@@ -233,6 +235,8 @@ def assumptions(goal: Goal, drive: Drive | None, *, path: str, depth: int, file_
         "A step's p99 time is the p99 of measured steps of at least its p99 reads: at most 2 % of steps are slower.",
         f"Placement: {placed}.",
     ]
+    if log:
+        lines.append("Steps are those that only make tokens; prompts pass through the same cache, and are not timed.")
     if drive is not None:
         lines.append(
             f"The drive is otherwise idle, and the engine keeps up to {depth} reads in flight ({drive.engine})."
