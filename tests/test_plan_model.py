@@ -34,8 +34,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     steps = [
         {"kind": "nvme", "schema": 1, "target": "/dev/x", "direct": True, "mode": "decode", "depth": 64,
-         "reads": n * 999, "steps": 999, "reads_per_step": float(n), "step_p50_ns": n * 10_000, "step_p99_ns": n * 20_000,
-         "page_bytes": 4096, "engine": "io_uring", "span_bytes": 2**40}
+         "reads": n * 999, "steps": 999, "reads_per_step": float(n), "step_p50_ns": n * 10_000,
+         "step_p99_ns": n * 20_000, "page_bytes": 4096, "engine": "io_uring", "span_bytes": 2**40}
         for n in range(1, 60)
     ]  # fmt: skip
     Path("drive.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
