@@ -118,7 +118,7 @@ def unknown_reads(demand: Demand) -> str | None:
         return f"the cache of {format_bytes(demand.cache_bytes)} never filled; give more tokens"
     if demand.full_at_token > demand.half_token:
         return f"the cache filled at token {demand.full_at_token:,}, after mid-stream; give more tokens"
-    if demand.first_share > FIRST_SHARE_MAX:
+    if demand.cache_pages and demand.first_share > FIRST_SHARE_MAX:  # without a cache every access is a read
         return f"{100 * demand.first_share:.0f} % of the reads are first accesses; give more tokens"
     if demand.steps < STEPS_MIN:
         return f"the second half holds {demand.steps} full steps of {demand.batch}; give more documents"

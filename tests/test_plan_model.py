@@ -86,6 +86,16 @@ def test_the_cheapest_change_is_a_placement_that_can_be_had(folder: Path, capsys
     assert table.with_resident_scales(table.layout()) is None
 
 
+def test_a_table_of_one_layer_has_one_deadline(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(deployed.FAMILIES, MODEL, engram_family(layers=(1,)))
+    words = ["--model", MODEL, *STREAM, "--cache", "none", "--batch", "2", "--deadline"]
+    bare, named = (planned(capsys, *words, text)[0] for text in ("200us", "1=200us"))
+    assert bare["deadline_ns"] == named["deadline_ns"] == 200_000
+    assert (bare["verdict"], bare["layer"], bare["reads_per_step_p99"]) == (named["verdict"], 1, 8)
+
+
 def test_plans_of_a_repacked_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for packed in ([], ["--packed"]):
         assert run(["repack", "--model", MODEL, "toy", "-o", "out.safetensors", "--force", *packed]) == 0

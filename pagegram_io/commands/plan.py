@@ -64,7 +64,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_deadlines(text: str) -> dict[int | None, int]:
-    """``500us`` for a table without layers, ``1=200us,14=3ms`` by layer; ValueError with an example."""
+    """``500us`` for a table of one layer or none, ``1=200us,14=3ms`` by layer; ValueError with an example."""
     deadlines: dict[int | None, int] = {}
     for item in text.split(","):
         layer, equals, duration = item.rpartition("=")
@@ -138,10 +138,10 @@ def command(**values: Any) -> None:
 
     Reads a step come from the stream, batch by batch, behind an exact LRU; times of a step from decode records of nvme,
     never beyond the largest step measured. The verdict rests on the stream's second half, first accesses included, and
-    is "not known" where the cache is not full by mid-stream or over 20 % of the reads are first accesses.
+    is "not known" where the cache is not full by mid-stream or over 20 % of its reads are first accesses.
     """
     from pagegram_io.commands.plan_table import print_plan
-    from pagegram_io.records import write_csv
+    from pagegram_io.record_files import write_csv
 
     refuse_model_options(values)
     refuse_outputs(values["csv_path"], values["plot_path"], force=values["force"])
@@ -199,21 +199,23 @@ def _goal(values: dict[str, Any], layout: Layout) -> Goal:
     from pagegram_io.plan import Goal
 
     deadlines, compute, layers = values["deadlines"], values["compute_ns"], values["model_layers"]
+    named = layers_of(layout)
+    if deadlines and list(deadlines) == [None] and len(named) == 1:
+        deadlines = {named[0]: deadlines[None]}
     if layers is not None:
         if compute is None or deadlines:
             raise click.UsageError("--model-layers divides --compute, in place of --deadline")
-        named = layers_of(layout)
         if named == [None] or max(layer or 0 for layer in named) >= layers:
             raise click.UsageError("--model-layers: the table names no layers, or one beyond them; give --deadline")
         deadlines = {layer: compute * (layer or 0) // layers for layer in named}
     goal = Goal(deadlines or {}, compute, values["goal"])
-    goal.order(layers_of(layout))
+    goal.order(named)
     return goal
 
 
 def _drives(values: dict[str, Any], page_bytes: int) -> list[Drive]:
     from pagegram_io.drive import read_drive
-    from pagegram_io.records import read_records
+    from pagegram_io.record_files import read_records
 
     drives = []
     for path in values["device_paths"]:

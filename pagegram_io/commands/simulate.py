@@ -248,7 +248,7 @@ def _run_layouts(values: dict[str, Any]) -> tuple[list[Layout], list[Outcome]]:
 def _write(values: dict[str, Any], layouts: list[Layout], outcomes: list[Outcome]) -> None:
     from pagegram_io.commands.next_plan import next_lines
     from pagegram_io.commands.simulate_table import label_of, print_table, warnings
-    from pagegram_io.records import write_csv
+    from pagegram_io.record_files import write_csv
 
     every = [record for outcome in outcomes for record in outcome.records]
     asked = [record for outcome in outcomes for record in outcome.asked_records]

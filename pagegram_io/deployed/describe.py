@@ -11,8 +11,8 @@ from pagegram_io.deployed.family import Family
 from pagegram_io.deployed.placement import Parts, find_parts, place_in_files
 from pagegram_io.deployed.source_files import INDEX_SUFFIX, SAVED_SUFFIX, Checkpoint, read_checkpoint, read_header
 from pagegram_io.errors import FormatError
-from pagegram_io.layout import expected_reads, straddle_probability
 from pagegram_io.records import SCHEMA, provenance
+from pagegram_io.straddles import expected_reads, straddle_probability
 
 TABLE_FIELDS = (
     "model", "row_format", "row_bytes", "scale_bytes", "rows", "row_width", "extents", "first_byte",
