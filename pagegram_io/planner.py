@@ -168,12 +168,12 @@ class Planner:
         if least is not None:
             start = f"from a cache of {format_bytes(least)} on, of the sizes tried" if least else "without any cache"
             return f"Batch {batch}: go {start}."
-        sizes = [format_bytes(j.demand.cache_bytes) if j.demand.cache_pages else "none" for j in judgements]
+        sizes = [format_bytes(j.demand.cache_bytes) if j.demand.cache_pages else "no cache" for j in judgements]
         tried = sizes[0] if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
         known = [j for j in judgements if j.verdict == plan.NO_GO]
         if not known:
-            return f"Batch {batch}: not known at any size tried, {tried}."
-        return f"Batch {batch}: no size tried, {tried}, is known to be enough."
+            return f"Batch {batch}: not known at any size tried ({tried})."
+        return f"Batch {batch}: of the sizes tried ({tried}), none is known to be enough."
 
     def assumptions(self) -> list[str]:
         layout = self.layout
