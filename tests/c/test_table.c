@@ -49,7 +49,11 @@ static int make_file(table_file *file, bool packed)
     uint64_t group_bytes = packed ? UNITS * unit_bytes : (uint64_t)UNITS * PAGE_BYTES;
     for (uint32_t g = 0; g < 2; g++) {
         file->groups[g] = (pgio_group){(uint64_t)g * UNITS * UNIT_ROWS, UNIT_ROWS, GROUP_COLUMNS, 1};
-        file->regions[g] = (pgio_region){g * group_bytes, UNITS, unit_bytes, ROW_BYTES, packed ? 0 : 1};
+        file->regions[g] = (pgio_region){.base_byte = g * group_bytes,
+                                         .unit_count = UNITS,
+                                         .unit_bytes = unit_bytes,
+                                         .row_bytes = ROW_BYTES,
+                                         .units_per_page = packed ? 0 : 1};
     }
     file->page_count = (2 * group_bytes + PAGE_BYTES - 1) / PAGE_BYTES;
     uint64_t bytes = file->page_count * PAGE_BYTES;
