@@ -86,7 +86,7 @@ def test_mistakes_get_one_line(trained, tmp_path, capsys):
     output = ("-o", tmp_path / "x.npy")
     for arguments, told in (
         (("trace", "--checkpoint", folder, *output), "--checkpoint needs --tokens"),
-        (("trace", *output), "give --layout, or --checkpoint"),
+        (("trace", *output), "give --layout, or --model, or --checkpoint"),
         (("trace", "--checkpoint", folder, "--tokens", path, "--seed", 3, *output), "--seed describes a layout"),
         (("simulate", "--checkpoint", folder, "--tokens", path, "--layout", "flat"), "--layout describes a layout"),
         (("simulate", "--checkpoint", folder, "--tokens", path, "--table", "2M"), "--table describes a layout"),
