@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from pagegram_io.records import SCHEMA, provenance, to_dict
+from pagegram_io.record_files import to_dict
+from pagegram_io.records import SCHEMA, provenance
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pagegram_io.hashes import Hash
     from pagegram_io.job import Job, StreamSpec, run, run_jobs
     from pagegram_io.layout import Column, Group, Layout, Region, Shape, engram, flat, pagegram
-    from pagegram_io.records import records_to_frame
+    from pagegram_io.record_files import records_to_frame
     from pagegram_io.simulation import curve, simulate
     from pagegram_io.table import Table
     from pagegram_io.tokens import Stream, read_stream
@@ -26,7 +26,7 @@ _HOMES = {
     "hashes": ("Hash",),
     "job": ("Job", "StreamSpec", "run", "run_jobs"),
     "layout": ("Column", "Group", "Layout", "Region", "Shape", "engram", "flat", "pagegram"),
-    "records": ("records_to_frame",),
+    "record_files": ("records_to_frame",),
     "simulation": ("curve", "simulate"),
     "table": ("Table",),
     "tokens": ("Stream", "read_stream"),

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pagegram_io.records import AnyRecord, to_dict
+from pagegram_io.record_files import to_dict
+from pagegram_io.records import AnyRecord
 
 # What simulation and device records must agree on before they stand in one line.
 SHARED_FIELDS = ("stream_sha256", "seed", "page_bytes", "row_format")

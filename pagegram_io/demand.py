@@ -71,8 +71,9 @@ def demand(
 ) -> list[Demand]:
     """The demand at each (bytes, capacity in units) of caches. order: layers as they are needed, the first first.
 
-    ``batch`` documents advance in turn, each by a token a step; with a window, they are prefilled instead. ValueError
-    where the stream has fewer documents than the batch.
+    ``batch`` documents advance in turn, each by a token a step. Of a log the prompts are read in chunks of ``window``
+    beside, and reads a step are of steps that only make tokens. ValueError where the stream has fewer documents than
+    the batch.
     """
     if len(stream.document_starts) < batch:
         raise ValueError(
@@ -82,7 +83,8 @@ def demand(
     order = list(order or layers_of(layout))
     of_column = layout.layer_of_page_column().tolist()
     classes = np.array([order.index(None if layer < 0 else layer) for layer in of_column], np.uint32)
-    source = ServedSource(layout, stream, Serving(batch, window), unit=unit)
+    serving = Serving(batch, window if stream.prompt_lengths is not None else None)
+    source = ServedSource(layout, stream, serving, unit=unit)
     served = serve(source, [capacity for _, capacity in caches], classes, tick=tick)
     demands = []
     for (cache_bytes, capacity), one in zip(caches, served, strict=True):
@@ -107,6 +109,25 @@ def demand(
             )
         )
     return demands
+
+
+def prefill_reads(
+    layout: Layout,
+    stream: Stream,
+    capacities: Sequence[int],
+    window: int,
+    *,
+    unit: str = "page",
+    tick: Tick | None = None,
+) -> list[float | None]:
+    """Reads of a token that is given, in chunks of ``window``, behind a cache of each capacity; second half only.
+
+    One document after the other. None where the second half holds no such tokens.
+    """
+    source = ServedSource(layout, stream, Serving(1, window), unit=unit)
+    classes = np.zeros(len(layout.group_of_page_column()), np.uint32)
+    served = serve(source, capacities, classes, warm_tokens=len(stream) // 2, tick=tick)
+    return [one.facts(0)["prefill_reads_per_token"] for one in served]
 
 
 def repacked(layout: Layout) -> Layout | None:

@@ -15,7 +15,8 @@ from pagegram_io import loss_panels, panels, styles
 from pagegram_io.figures import READS_BODY_IN, check_suffix, describe_reads, draw_reads, read_curves, wrap
 from pagegram_io.loss_panels import Gap, LossCurve
 from pagegram_io.paired import Arm, difference, read_arms
-from pagegram_io.records import AnyRecord, to_dict
+from pagegram_io.record_files import to_dict
+from pagegram_io.records import AnyRecord
 from pagegram_io.sizes import format_count
 from pagegram_io.styles import AXIS_IN, HEADING_IN, LINE_IN, CurveKey, Styles
 

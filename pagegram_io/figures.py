@@ -15,7 +15,8 @@ from typing import Any
 
 from pagegram_io import panels, styles
 from pagegram_io.panels import Curve, DeviceCurve
-from pagegram_io.records import AnyRecord, to_dict
+from pagegram_io.record_files import to_dict
+from pagegram_io.records import AnyRecord
 from pagegram_io.sizes import format_bytes, format_count
 from pagegram_io.styles import AXIS_IN, HEADING_IN, LINE_IN, CurveKey, Styles
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from pagegram_io.layout import expected_reads, straddle_probability
 from pagegram_io.records import SCHEMA, provenance
+from pagegram_io.straddles import expected_reads, straddle_probability
 from pagegram_io.table_file import FORMAT_VERSION, TableHeader, read_header
 
 

@@ -120,7 +120,9 @@ class Tally:
                  "decode")  # fmt: skip
         self.sums = {name: np.zeros(count, np.int64) for name in names}
         self.cold_tokens = self.decode_tokens = 0
-        self.step_reads = [np.zeros(1, np.int64) for _ in range(count)]  # full later steps, by reads of classes 0..c
+        self.step_reads = [
+            np.zeros(1, np.int64) for _ in range(count)
+        ]  # full later steps (of a log: of decode alone), by reads of classes 0..c
 
     def _sum(self, mask: np.ndarray) -> np.ndarray:
         return np.bincount(self.classes, weights=np.count_nonzero(mask, axis=0), minlength=len(self.columns)).astype(
@@ -231,6 +233,8 @@ def serve(
             shape.add(block)
         begins, lines = step_begins(block.steps.steps), len(block.units)
         full = documents_in_steps(block.steps, begins) == source.serving.interleave
+        if source.stream.prompt_lengths is not None:  # of a log, steps that read no prompt beside
+            full &= np.logical_and.reduceat(block.steps.decode, begins)
         cut = half - done if len(pollution) and 0 <= half - done < lines else lines
         for cache, tally in zip(caches, tallies, strict=True):
             missed = np.empty(block.units.shape, np.uint8)

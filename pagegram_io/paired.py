@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagegram_io.layout import label_of
-from pagegram_io.records import AnyRecord, to_dict
+from pagegram_io.record_files import to_dict
+from pagegram_io.records import AnyRecord
 
 ArmKey = tuple[str, int | None]  # memory, slots
 

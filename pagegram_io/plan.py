@@ -118,7 +118,7 @@ def unknown_reads(demand: Demand) -> str | None:
         return f"the cache of {format_bytes(demand.cache_bytes)} never filled; give more tokens"
     if demand.full_at_token > demand.half_token:
         return f"the cache filled at token {demand.full_at_token:,}, after mid-stream; give more tokens"
-    if demand.first_share > FIRST_SHARE_MAX:
+    if demand.cache_pages and demand.first_share > FIRST_SHARE_MAX:  # without a cache every access is a read
         return f"{100 * demand.first_share:.0f} % of the reads are first accesses; give more tokens"
     if demand.steps < STEPS_MIN:
         return f"the second half holds {demand.steps} full steps of {demand.batch}; give more documents"
@@ -224,8 +224,10 @@ def smallest_cache(judgements: Iterable[Judgement]) -> int | None:
     return min((j.demand.cache_bytes for j in judgements if j.verdict == GO), default=None)
 
 
-def assumptions(goal: Goal, drive: Drive | None, *, path: str, depth: int, file_bytes: int, placed: str) -> list[str]:
-    """Everything that a verdict takes for granted, a sentence each."""
+def assumptions(
+    goal: Goal, drive: Drive | None, *, path: str, depth: int, file_bytes: int, placed: str, log: bool = False
+) -> list[str]:
+    """Everything that a verdict takes for granted, a sentence each; log: the stream is one of requests."""
     lines = [
         f"Serving path: {PATHS[path]}.",
         "Reads are of the stream's second half, first accesses included; your text decides, so plan on your own.",
@@ -233,6 +235,8 @@ def assumptions(goal: Goal, drive: Drive | None, *, path: str, depth: int, file_
         "A step's p99 time is the p99 of measured steps of at least its p99 reads: at most 2 % of steps are slower.",
         f"Placement: {placed}.",
     ]
+    if log:
+        lines.append("Steps are those that only make tokens; prompts pass through the same cache, and are not timed.")
     if drive is not None:
         lines.append(
             f"The drive is otherwise idle, and the engine keeps up to {depth} reads in flight ({drive.engine})."

@@ -10,7 +10,8 @@ from typing import Any
 from pagegram_io import styles
 from pagegram_io.figures import CAPTION_CHARACTERS, check_suffix
 from pagegram_io.layout import label_of
-from pagegram_io.records import AnyRecord, to_dict
+from pagegram_io.record_files import to_dict
+from pagegram_io.records import AnyRecord
 from pagegram_io.sizes import format_bytes, format_count
 from pagegram_io.styles import AXIS_IN, DASHES, FONT_PT, HEADING_IN, INK, LEFT_IN, LINE_IN, OTHER_COLOURS, WIDTH_IN
 

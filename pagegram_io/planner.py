@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pagegram_io import plan
-from pagegram_io.demand import Demand, demand, layers_of, repacked, with_resident_scales
+from pagegram_io.demand import Demand, demand, layers_of, prefill_reads, repacked, with_resident_scales
 from pagegram_io.drive import Drive
 from pagegram_io.job import about_layout, about_stream
 from pagegram_io.layout import Layout
@@ -18,6 +18,9 @@ from pagegram_io.policy import cache_sizes
 from pagegram_io.records import provenance
 from pagegram_io.sizes import CacheSize, format_bytes
 from pagegram_io.tokens import Stream
+
+if TYPE_CHECKING:
+    from pagegram_io.deployed.model_table import ModelTable
 
 ABOUT_LAYOUT = ("layout", "slots", "table_params", "row_format", "row_bytes", "placement", "page_bytes", "pages",
                 "file_bytes", "seed", "model", "scales", "resident_bytes", "assumed")  # fmt: skip
@@ -38,15 +41,16 @@ class Planner:
         caches: Sequence[CacheSize],
         path: str,
         window: int,
+        model: ModelTable | None = None,
     ) -> None:
         self.layout, self.stream, self.goal, self.depth = layout, stream, goal, depth
         self.drive = drives[0] if drives else None
         self.rivals = list(drives[1:])
-        self.path, self.window = path, window
+        self.path, self.window, self.model = path, window, model
         self.unit = "row" if path == "row" else "page"
         self._sizes = self._grid(caches)
         self._demands: dict[tuple[str, int], list[Demand]] = {}
-        self._prefill: dict[int, Demand] = {}
+        self._prefill: dict[int, float | None] = {}
         self._tick: Any = None
 
     def _grid(self, caches: Sequence[CacheSize]) -> list[tuple[int, int]]:
@@ -93,7 +97,14 @@ class Planner:
         if key not in self._demands:
             order = self.goal.order(layers_of(self.layout))
             self._demands[key] = demand(
-                layout or self.layout, self.stream, self._sizes, batch, order=order, unit=self.unit, tick=self._tick
+                layout or self.layout,
+                self.stream,
+                self._sizes,
+                batch,
+                order=order,
+                window=self.window,
+                unit=self.unit,
+                tick=self._tick,
             )
         return self._demands[key]
 
@@ -103,11 +114,10 @@ class Planner:
     def prefill(self, capacity: int) -> dict[str, Any]:
         """Reads of a token in prefill behind a cache, and the tokens a second that the drive's rate allows."""
         if not self._prefill:
-            found = demand(
-                self.layout, self.stream, self._sizes, 1, window=self.window, unit=self.unit, tick=self._tick
-            )
-            self._prefill = {d.cache_pages: d for d in found}
-        reads = self._prefill[capacity].reads_per_token
+            sizes = [size for _, size in self._sizes]
+            found = prefill_reads(self.layout, self.stream, sizes, self.window, unit=self.unit, tick=self._tick)
+            self._prefill = dict(zip(sizes, found, strict=True))
+        reads = self._prefill[capacity]
         rate = self.drive.iops(self.depth) if self.drive else None
         return {
             "prefill_window": self.window,
@@ -132,10 +142,9 @@ class Planner:
             found = next(d for d in self.demands(wanted.batch, name, layout) if d.cache_pages == wanted.cache_pages)
             return plan.judge(found, drive, self.goal, self.depth)
 
-        packed = repacked(self.layout)
+        packed, resident = self._placements()
         if packed is not None:
             yield Change("repack, so that no row straddles or lies apart", lambda: placed("repacked", packed))
-        resident = with_resident_scales(self.layout)
         if resident is not None:
             text = f"scales resident, in {format_bytes(resident[1])} of RAM"
             yield Change(text, lambda: placed("resident", resident[0]))
@@ -147,24 +156,38 @@ class Planner:
             text = f"the drive {rival.name}"
             yield Change(text, lambda r=rival: plan.judge(wanted, r, self.goal, self.depth))  # type: ignore[misc]
 
+    def _placements(self) -> tuple[Layout | None, tuple[Layout, int] | None]:
+        """The table repacked, and with its scales in RAM: of a model, as ``repack`` and --scales resident place it."""
+        if self.model is None:
+            return repacked(self.layout), with_resident_scales(self.layout)
+        return self.model.repacked(self.layout), self.model.with_resident_scales(self.layout)
+
     def sentence(self, batch: int, judgements: Sequence[Judgement]) -> str:
         """From which cache on the goal is met at this batch."""
         least = plan.smallest_cache(judgements)
         if least is not None:
-            return f"Batch {batch}: go from a cache of {format_bytes(least)} on, of the sizes tried."
-        tried = f"{format_bytes(judgements[0].demand.cache_bytes)} to {format_bytes(judgements[-1].demand.cache_bytes)}"
+            start = f"from a cache of {format_bytes(least)} on, of the sizes tried" if least else "without any cache"
+            return f"Batch {batch}: go {start}."
+        sizes = [format_bytes(j.demand.cache_bytes) if j.demand.cache_pages else "none" for j in judgements]
+        tried = sizes[0] if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
         known = [j for j in judgements if j.verdict == plan.NO_GO]
         if not known:
-            return f"Batch {batch}: not known at any cache of {tried}."
-        return f"Batch {batch}: no cache of {tried} is known to be enough."
+            return f"Batch {batch}: not known at any size tried, {tried}."
+        return f"Batch {batch}: no size tried, {tried}, is known to be enough."
 
     def assumptions(self) -> list[str]:
         layout = self.layout
-        placed = layout.assumed or (
-            "rows packed from the file's first byte" if layout.packed else "rows aligned to pages"
-        )
+        own = "rows packed from the file's first byte" if layout.packed else "rows aligned to pages"
+        in_files = ["rows where the files have them"] if layout.windows else []
+        placed = "; ".join([*in_files, *([layout.assumed] if layout.assumed else [])]) or own
         return plan.assumptions(
-            self.goal, self.drive, path=self.path, depth=self.depth, file_bytes=layout.file_bytes, placed=placed
+            self.goal,
+            self.drive,
+            path=self.path,
+            depth=self.depth,
+            file_bytes=layout.file_bytes,
+            placed=placed,
+            log=self.stream.prompt_lengths is not None,
         )
 
     def about(self) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def curve_outcome(
     if stream is not None:
         fields |= about_stream(stream)
     elif "stream_sha256" not in fields:
-        fields |= {"stream": name, "stream_sha256": _digest(pages), "documents": 1}
+        fields |= {"stream": name, "stream_sha256": digest(pages), "documents": 1}
     held = [min(capacity, table_pages) for capacity in capacities]
     memory = [count * page_bytes + index_bytes(table_pages) if count else 0 for count in held]
     cells = Cells([{}], [bytes_used] if bytes_used else None, [size for size, _, _ in sizes], memory, warm_tokens)
@@ -155,7 +155,7 @@ def curve_outcome(
     return Outcome(make_records([result], cells, fields), asked, result.state_bytes, every)
 
 
-def _digest(pages: np.ndarray) -> str:
+def digest(pages: np.ndarray) -> str:
     """SHA-256 of the array's bytes, a batch at a time: it may be memory-mapped and large."""
     digest = hashlib.sha256()
     for begin in range(0, len(pages), BATCH_PLACES):

@@ -20,7 +20,8 @@ from pagegram_io import native
 from pagegram_io.errors import FormatError
 from pagegram_io.layout import Layout
 from pagegram_io.native_table import ROW_FORMATS, Client, Prefetch, TableFile, TableStats
-from pagegram_io.records import SCHEMA, provenance, to_dict
+from pagegram_io.record_files import to_dict
+from pagegram_io.records import SCHEMA, provenance
 from pagegram_io.table_file import TableHeader, read_header
 from pagegram_io.tokens import VOCABULARY_MAX, Stream
 

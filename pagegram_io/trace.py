@@ -137,6 +137,23 @@ class ArraySource:
         self._position = 0
 
 
+def read_array(path: str | os.PathLike[str]) -> np.ndarray:
+    """The array of a .npy file, memory-mapped. FormatError, with the path, for anything else; OSErrors."""
+    file = Path(path)
+    if file.stat().st_size == 0:
+        raise FormatError(f"{file}: the file is empty")
+    try:
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # a damaged header makes NumPy's parser raise nearly anything
+        raise FormatError(f"{file}: not a whole .npy file of numbers") from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise FormatError(f"{file}: not a .npy file but an archive of several")
+    return array
+
+
 def read_pages(path: str | os.PathLike[str]) -> tuple[np.ndarray, dict[str, Any]]:
     """A page trace (.npy, memory-mapped, or .u32) and what the .json beside it says of it ({} without one)."""
     file = Path(path)
@@ -150,17 +167,7 @@ def read_pages(path: str | os.PathLike[str]) -> tuple[np.ndarray, dict[str, Any]
             )
         pages: np.ndarray = np.memmap(file, "<u4", mode="r")
     elif file.suffix == ".npy":
-        if file.stat().st_size == 0:
-            raise FormatError(f"{file}: the file is empty")
-        try:
-            pages = np.load(file, mmap_mode="r", allow_pickle=False)
-        except (OSError, MemoryError):
-            raise
-        except Exception as error:  # a damaged header makes NumPy's parser raise nearly anything
-            raise FormatError(f"{file}: not a whole .npy file of numbers") from error
-        if not isinstance(pages, np.ndarray):
-            pages.close()
-            raise FormatError(f"{file}: not a .npy file but an archive of several")
+        pages = read_array(file)
     else:
         raise FormatError(f"{file}: a page trace is a .npy or a .u32 file")
     beside = Path(f"{file}.json")

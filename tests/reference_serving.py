@@ -84,8 +84,12 @@ def serve(
     turns: int,
     warm: int = 0,
     pollution: int = 0,
+    log: bool = False,
 ) -> Seen:
-    """An LRU over the distinct pages of each step; pollution's pages pass through it before the second half."""
+    """An LRU over the distinct pages of each step; pollution's pages pass through it before the second half.
+
+    log: of reads a step, those of steps that only make tokens.
+    """
     seen, cache, known = Seen(), OrderedDict[object, None](), set[object]()
     total = sum(len(step) for step in steps)
     half = warm + (total - warm) // 2
@@ -131,7 +135,7 @@ def serve(
                     seen.full_at = token
             token += 1
         documents = len({visit.position - visit.depth for visit in step})
-        if documents == turns and first_token >= half:
+        if documents == turns and first_token >= half and (not log or all(visit.decode for visit in step)):
             seen.step_reads.append(reads)
         seen.pages_by_step.append(len(pages))
         if before is not None:

@@ -268,7 +268,7 @@ def test_a_trace_of_ours_simulates_to_the_same_counts(folder: Path, capsys: pyte
 
 
 def test_json_and_csv_hold_the_same_records(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from pagegram_io.records import read_records
+    from pagegram_io.record_files import read_records
 
     assert run(["simulate", *QUICK, "--cache", "1MiB,10%", "--by", "order", "--json", "--csv", "out.csv"]) == 0
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -8,7 +8,7 @@ import pytest
 
 from pagegram_io import simulate
 from pagegram_io.comparison import compare
-from pagegram_io.records import to_dict
+from pagegram_io.record_files import to_dict
 
 SHARED = {"stream_sha256": "ab", "seed": 0, "page_bytes": 4096, "row_format": "nf4"}
 

@@ -33,7 +33,8 @@ from pagegram_io.deployed.classes import (
 from pagegram_io.deployed.tokenizer import open_tokenizer
 from pagegram_io.errors import FormatError
 from pagegram_io.hashes import ClassMap, Hash
-from pagegram_io.layout import Column, Group, Layout, Region, expected_reads, straddle_probability
+from pagegram_io.layout import Column, Group, Layout, Region
+from pagegram_io.straddles import expected_reads, straddle_probability
 from pagegram_io.tokens import Stream
 
 DEEPSEEK_ROWS = "f5a64799492bea90bc6d87f0cb8a67bb983441e1cd9c12ec2e7b8df6cbcfee1d"

@@ -243,7 +243,7 @@ def test_lines(dense: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_record(dense: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    from pagegram_io.records import read_records
+    from pagegram_io.record_files import read_records
 
     record = record_of(capsys, dense)
     assert (record["kind"], record["schema"], record["target"]) == ("doctor", 1, str(dense))

@@ -15,7 +15,7 @@ from pagegram_io.cli import run
 from pagegram_io.figure1 import draw_figure1, read_gaps, read_loss_curve
 from pagegram_io.loss_panels import Gap, number_of
 from pagegram_io.paired import read_arms
-from pagegram_io.records import read_records, to_dict, write_json_lines
+from pagegram_io.record_files import read_records, to_dict, write_json_lines
 
 MILLIONS = 4_000_000
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from pagegram_io import figures, panels, styles
 from pagegram_io.figures import DEVICE_COMMANDS, draw_curves, draw_figure4
-from pagegram_io.records import SimulationRecord, read_records, to_dict, write_csv, write_json_lines
+from pagegram_io.record_files import read_records, to_dict, write_csv, write_json_lines
+from pagegram_io.records import SimulationRecord
 
 PAGE_BYTES = 4096
 TOKENS = 1_000_000
@@ -128,7 +129,8 @@ def test_another_process_and_style_draw_the_same_bytes(tmp_path: Path) -> None:
     """Nor is pyplot imported, nor the caller's style used or changed."""
     script = (
         "import sys, matplotlib as m; from pathlib import Path; from pagegram_io.figures import draw_curves; "
-        "from pagegram_io.records import read_records; m.rcParams['lines.linewidth'] = 9; m.rcParams['font.size'] = 20;"
+        "from pagegram_io.record_files import read_records; "
+        "m.rcParams['lines.linewidth'] = 9; m.rcParams['font.size'] = 20;"
         "read = lambda: {key: m.rcParams[key] for key in m.rcParams if key != 'backend'}; before = read(); "
         "[draw_curves(read_records(sys.argv[1]), sys.argv[2] + s) for s in ('.svg', '.pdf', '.png')]; "
         "assert read() == before; assert 'matplotlib.pyplot' not in sys.modules"

@@ -107,7 +107,13 @@ def test_served_counts_are_the_twins(
     pages = pages_by_visit(layout, stream, serving)
     steps = visits(stream, serving)
     seen = twin.serve(
-        steps, pages.__getitem__, capacity, turns=serving.interleave, warm=warm, pollution=min(pollution, capacity)
+        steps,
+        pages.__getitem__,
+        capacity,
+        turns=serving.interleave,
+        warm=warm,
+        pollution=min(pollution, capacity),
+        log=stream.prompt_lengths is not None,
     )
     total, later = served.result.total, served.result.second_half
     assert (int(total.accesses[0]), int(total.misses[0][0]), int(total.compulsory[0])) == (

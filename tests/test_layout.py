@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagegram_io import layout as layouts
-from pagegram_io import native
+from pagegram_io import native, straddles
 from pagegram_io.layout import Column, Group, Layout, Region, Shape, build, engram, flat, pagegram
 
 SIZES = {"200M": 200_000_000, "3.2B": 3_200_000_000, "10B": 10_000_000_000, "20B": 20_000_000_000}
@@ -159,7 +159,7 @@ def test_c8_a_bucket_of_sixty_slots_costs_eight_reads_not_two(shipped: Any) -> N
     pages = layout.pages(layout.rows(shipped(20_000)))
     assert pages.shape == (20_000, 8)
     assert ((pages != native.NO_PAGE).sum(axis=1) == 8).all()
-    assert layouts.expected_reads(layout) == pytest.approx(8)
+    assert straddles.expected_reads(layout) == pytest.approx(8)
 
 
 # ---- C9: uncached reads --------------------------------------------------------------------------
@@ -171,14 +171,14 @@ def test_c9_uncached_reads_are_exactly_2_16_and_2(params: int, shipped: Any) -> 
         pages = layout.pages(layout.rows(shipped(20_000)))
         assert ((pages != native.NO_PAGE).sum(axis=1) == reads).all()
         assert pages.shape[1] == reads
-        assert layouts.expected_reads(layout) == reads
+        assert straddles.expected_reads(layout) == reads
 
 
 @pytest.mark.parametrize(("unit_bytes", "share"), [(34, 0.0078125), (194, 0.046875), (1088, 0.25)])
 def test_c9_the_straddle_formula_of_packed_units(unit_bytes: int, share: float) -> None:
     region = Region(0, 10**6, unit_bytes, unit_bytes, 0)
     assert (unit_bytes - math.gcd(unit_bytes, 4096)) / 4096 == share
-    assert layouts.straddle_probability(region, 4096) == pytest.approx(share)
+    assert straddles.straddle_probability(region, 4096) == pytest.approx(share)
     starts = np.arange(4096) * unit_bytes  # all phases, each as often
     assert np.mean(starts // 4096 != (starts + unit_bytes - 1) // 4096) == pytest.approx(share)
 
@@ -196,10 +196,10 @@ def test_c9_packed_reads_meet_the_formula_within_sampling_error(name: str, base_
     for g, group in enumerate(layout.groups):
         reads = (pages[:, columns == g] != native.NO_PAGE).sum(axis=1)
         assert set(np.unique(reads)) == {1, 2}
-        p = layouts.straddle_probability(group.regions[0], 4096)
+        p = straddles.straddle_probability(group.regions[0], 4096)
         assert abs(reads.mean() - 1 - p) <= 4 * math.sqrt(p * (1 - p) / len(reads))
     touched = (pages != native.NO_PAGE).sum(axis=1)
-    assert abs(touched.mean() - layouts.expected_reads(layout)) <= 4 * touched.std() / math.sqrt(len(touched))
+    assert abs(touched.mean() - straddles.expected_reads(layout)) <= 4 * touched.std() / math.sqrt(len(touched))
 
 
 @pytest.mark.parametrize("slots", [16, 30, 60, 100])
@@ -210,7 +210,7 @@ def test_c9_expected_reads_of_long_buckets_equal_the_reads_counted(slots: int, p
     rng = np.random.default_rng(slots)
     stream = make_stream(rng.integers(0, 65536, 60_000))
     touched = (layout.pages(layout.rows(stream)) != native.NO_PAGE).sum(axis=1)
-    assert abs(touched.mean() - layouts.expected_reads(layout)) <= 4 * touched.std() / math.sqrt(len(touched)) + 1e-9
+    assert abs(touched.mean() - straddles.expected_reads(layout)) <= 4 * touched.std() / math.sqrt(len(touched)) + 1e-9
     assert touched.mean() > 2
 
 

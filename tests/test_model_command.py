@@ -76,7 +76,8 @@ def test_a_stand_in_stream_is_said_and_recorded(folder: Path, capsys: pytest.Cap
     out = capsys.readouterr().out
     assert "multilingual-20m stands in for the model's own ids" in out
     assert "Assumed, without the checkpoint's headers: each tensor on a page boundary." in out
-    assert "next: pagegram-io plan --model qwen3.8-flash-next --cache 1MiB\n" in out
+    assert out.endswith("\nnext: pagegram-io plan --model qwen3.8-flash-next --cache 1MiB --limit 3000 --goal 100\n")
+    assert "nvme --uniform --decode --batch 16 --json" in out.splitlines()[-2]
 
 
 def test_scales_that_are_read_are_noted_and_go_into_the_next_command(
@@ -84,7 +85,7 @@ def test_scales_that_are_read_are_noted_and_go_into_the_next_command(
 ) -> None:
     assert run(["simulate", "--model", "deepseek-v4.1-flash", *QUICK, "--scales", "read"]) == 0
     out, err = capsys.readouterr()
-    assert "next: pagegram-io plan --model deepseek-v4.1-flash --cache 1MiB --scales read\n" in out
+    assert "plan --model deepseek-v4.1-flash --cache 1MiB --scales read --limit 3000 --goal 100\n" in out
     assert "an uncached token costs 96 reads, not 48" in err
 
 
@@ -128,7 +129,7 @@ def test_trace_of_a_model_can_be_simulated_as_pages(folder: Path, capsys: pytest
     ("arguments", "status", "words"),
     [
         (["simulate", "--model", "deepseek"], 2, ("not known", "qwen3.8-flash-next")),
-        (["simulate", "--model", "lngram"], 2, ("hidden states", "--pages")),
+        (["simulate", "--model", "lngram"], 2, ("hidden states", "--rows FILE.npy")),
         (["simulate", "--model", "gemma-ple", "--table", "20B"], 2, ("--table describes our layouts",)),
         (["simulate", "--model", "gemma-ple", "--slots", "4"], 2, ("--slots",)),
         (["simulate", "--model", "gemma-ple", "--row-format", "nf4"], 2, ("no row format", "q5_k")),

@@ -102,6 +102,8 @@ def test_the_bounds_of_what_is_known() -> None:
     known = make_demand((None, 2, 4), full_at_token=1000, first_reads=600, steps=100)  # exactly at each bound
     assert judge(known, DRIVE, Goal({None: MS}), 64).verdict == GO
     assert judge(make_demand((None, 2, 4), misses=0, first_reads=0), DRIVE, Goal({None: MS}), 64).verdict == GO
+    bare = make_demand((None, 2, 4), cache_pages=0, full_at_token=0, first_reads=2000)  # no cache: nothing to fill
+    assert judge(bare, DRIVE, Goal({None: MS}), 64).verdict == GO
 
 
 def test_without_a_drive_or_decode_records_nothing_is_known() -> None:

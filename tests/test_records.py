@@ -17,19 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagegram_io.errors import FormatError
-from pagegram_io.records import (
-    SCHEMA,
-    CollisionRecord,
-    LayoutRecord,
-    Record,
-    SimulationRecord,
-    provenance,
-    read_records,
-    records_to_frame,
-    to_dict,
-    write_csv,
-    write_json_lines,
-)
+from pagegram_io.record_files import read_records, records_to_frame, to_dict, write_csv, write_json_lines
+from pagegram_io.records import SCHEMA, CollisionRecord, LayoutRecord, Record, SimulationRecord, provenance
 
 MADE_BY = {"version": "0.1.0", "seed": 0}
 RAN_ON = {"seconds": 1.25, "kernel": "6.1.0", "cpu": 'A CPU, "fast" @ 3 GHz', "time": "2026-01-02T03:04:05Z"}

@@ -28,7 +28,8 @@ from pagegram_io.deployed.placement import find_parts, place_in_files, place_rep
 from pagegram_io.deployed.rows_reader import RowsReader
 from pagegram_io.deployed.source_files import read_checkpoint
 from pagegram_io.errors import FormatError
-from pagegram_io.layout import Layout, Region, straddle_probability
+from pagegram_io.layout import Layout, Region
+from pagegram_io.straddles import straddle_probability
 
 ENGRAM_TYPES = {"fp8": ("F8_E4M3", 256), "8-bit": ("U8", 256), "fp8 repacked": ("U8", 264), "bf16": ("BF16", 512)}
 ENGRAM_TYPES |= {"q2_k": ("U8", 84), "q3_k": ("U8", 110), "q4_k": ("U8", 144), "q8_0": ("U8", 272)}

@@ -30,7 +30,7 @@ from pagegram_io.layout import Layout, Shape, engram, flat, pagegram
 from pagegram_io.native_reader import crc32c, seal_pages
 from pagegram_io.native_table import Client, TableFile
 from pagegram_io.pack import write_trained_file
-from pagegram_io.records import to_dict
+from pagegram_io.record_files import to_dict
 from pagegram_io.row_format import decode_rows, encode_rows
 from pagegram_io.table import Table
 from pagegram_io.table_file import encode_header, read_header, write_pattern_file

@@ -16,7 +16,7 @@ from test_models_train import STREAM, TINY, VALIDATION
 from pagegram_io.cli import run
 from pagegram_io.models import presets
 from pagegram_io.models.trainer import Trainer
-from pagegram_io.records import read_records
+from pagegram_io.record_files import read_records
 from pagegram_io.tokens import write_stream
 
 

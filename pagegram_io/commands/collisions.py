@@ -65,7 +65,7 @@ def command(**values: Any) -> None:
     """
     from pagegram_io.collisions import distinct_ngrams, measure
     from pagegram_io.progress import progress
-    from pagegram_io.records import write_csv
+    from pagegram_io.record_files import write_csv
 
     refuse_outputs(values["csv_path"], force=values["force"])
     shape = shape_of(values)

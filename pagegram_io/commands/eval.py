@@ -109,7 +109,7 @@ def command(**values: Any) -> None:
 
         records = run(job, report)
     if values["csv_path"]:
-        from pagegram_io.records import write_csv
+        from pagegram_io.record_files import write_csv
 
         write_csv(records, values["csv_path"], force=values["force"])
     if values["as_json"]:

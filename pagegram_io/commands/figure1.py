@@ -99,7 +99,7 @@ def command(**values: Any) -> None:
     from pagegram_io.figures import check_suffix
     from pagegram_io.output import new_file
     from pagegram_io.paired import read_arms
-    from pagegram_io.records import to_dict, write_json_lines
+    from pagegram_io.record_files import to_dict, write_json_lines
 
     _check(values)
     folder, force = values["folder"], values["force"]
@@ -142,7 +142,7 @@ def _check(values: dict[str, Any]) -> None:
 
 
 def _records(values: dict[str, Any]) -> list[Any]:
-    from pagegram_io.records import read_records
+    from pagegram_io.record_files import read_records
 
     if values["train"]:
         return _train(values)

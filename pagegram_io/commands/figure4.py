@@ -90,7 +90,7 @@ def command(**values: Any) -> None:
     from pagegram_io.comparison import compare
     from pagegram_io.figures import check_device_records, check_suffix, draw_figure4
     from pagegram_io.output import new_file
-    from pagegram_io.records import read_records, write_json_lines
+    from pagegram_io.record_files import read_records, write_json_lines
 
     folder, force = values["folder"], values["force"]
     if values["records_path"]:

@@ -47,7 +47,7 @@ def command(**values: Any) -> None:
 
     A unit is what is read at once: a row (flat, engram) or a bucket of K x S rows (pagegram).
     """
-    from pagegram_io.records import write_csv
+    from pagegram_io.record_files import write_csv
 
     refuse_outputs(values["csv_path"], force=values["force"])
     refuse_model_options(values)
@@ -64,8 +64,9 @@ def command(**values: Any) -> None:
 
 def layout_record(layout: Layout) -> LayoutRecord:
     """The record of a layout."""
-    from pagegram_io.layout import about_model, expected_reads, straddle_probability
+    from pagegram_io.layout import about_model
     from pagegram_io.records import LayoutRecord, provenance
+    from pagegram_io.straddles import expected_reads, straddle_probability
 
     region = layout.regions[0]
     rows_bytes = sum(g.row_count * sum(r.row_bytes for r in g.regions) for g in layout.groups)

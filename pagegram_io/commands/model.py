@@ -9,7 +9,7 @@ import click
 from pagegram_io.commands.options import PathOption, given, grouped, option_text
 
 if TYPE_CHECKING:
-    from pagegram_io.deployed import Family
+    from pagegram_io.deployed.model_table import ModelTable
     from pagegram_io.layout import Layout
     from pagegram_io.tokens import Stream
 
@@ -33,7 +33,7 @@ model_options = grouped(
             "--files",
             type=PathOption,
             metavar="PATH",
-            help="With --model: place its rows where this checkpoint's headers say. [e.g. DeepSeek-V4.1-Flash/]",
+            help="With --model: its rows where this checkpoint's headers, or a file of repack, say. [e.g. DeepSeek/]",
         ),
     ]
 )
@@ -57,7 +57,14 @@ OURS = (
 
 def model_layout(values: dict[str, Any]) -> Layout:
     """The layout of --model, in its own row format unless --row-format was written."""
+    table = table_of(values)
+    return table.layout(scales=values["scales"], repack=values["repack"], aligned=values["aligned"])
+
+
+def table_of(values: dict[str, Any]) -> ModelTable:
+    """The table of --model, in the files of --files where they are given; the model's orders become the command's."""
     from pagegram_io.deployed import family_of
+    from pagegram_io.deployed.model_table import model_table
 
     family = family_of(values["model"])
     useless = [name for name in OURS if name in values and given(name)]
@@ -66,31 +73,10 @@ def model_layout(values: dict[str, Any]) -> Layout:
     values["orders"] = family.orders
     if values["aligned"] and not values["repack"]:
         raise click.UsageError("--aligned goes with --repack: a checkpoint's own rows lie where they lie")
-    if values["files"] is not None or values["aligned"]:
-        return _placed(family, values)
-    return family.layout(
-        row_format=values["row_format"] if given("row_format") else None,
-        scales=values["scales"],
-        repack=values["repack"],
-        page_bytes=values["page_bytes"],
-    )
-
-
-def _placed(family: Family, values: dict[str, Any]) -> Layout:
-    """In the files of --files or, with --repack, in a file of its own made of rows like theirs."""
-    from pagegram_io.deployed.placement import find_parts, place_in_files, place_repacked
-    from pagegram_io.deployed.source_files import read_checkpoint
-
-    layout = family.layout(page_bytes=values["page_bytes"])
-    if values["files"] is None:
-        form = family.format_of(values["row_format"] if given("row_format") else None)
-        return place_repacked(layout, form.part_bytes, aligned=True, row_format=form.name)
-    if given("row_format"):
+    row_format = values["row_format"] if given("row_format") else None
+    if values["files"] is not None and row_format is not None:
         raise click.UsageError("--row-format and --files: the files say how their rows are stored")
-    parts = find_parts(family, read_checkpoint(values["files"]))
-    if values["repack"]:
-        return place_repacked(layout, parts.part_bytes, aligned=values["aligned"], row_format=parts.row_format)
-    return place_in_files(layout, parts, scales=values["scales"])
+    return model_table(family, values["files"], row_format=row_format, page_bytes=values["page_bytes"])
 
 
 def refuse_model_options(values: dict[str, Any]) -> None:

@@ -394,7 +394,7 @@ def _write(values: dict[str, Any], records: list[dict[str, Any]]) -> None:
     import io
 
     from pagegram_io.output import new_file
-    from pagegram_io.records import write_csv, write_json_lines
+    from pagegram_io.record_files import write_csv, write_json_lines
 
     if not records:
         return

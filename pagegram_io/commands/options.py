@@ -330,7 +330,7 @@ def refuse_outputs(*paths: str | None, force: bool) -> None:
 
 def print_records(records: list[Any]) -> None:
     """Records as JSON lines on stdout."""
-    from pagegram_io.records import write_json_lines
+    from pagegram_io.record_files import write_json_lines
 
     write_json_lines(records, sys.stdout)
 

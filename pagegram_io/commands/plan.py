@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pagegram_io.commands.model import model_options, refuse_model_options
+from pagegram_io.commands.model import model_options, refuse_model_options, table_of
 from pagegram_io.commands.options import (
     CACHES,
     COUNT,
@@ -17,6 +17,7 @@ from pagegram_io.commands.options import (
     Parsed,
     PathOption,
     force_option,
+    given,
     layout_options,
     layouts_of,
     print_records,
@@ -24,12 +25,13 @@ from pagegram_io.commands.options import (
     refuse_outputs,
     shape_of,
     shape_options,
-    stream_of,
     stream_options,
     table_option,
 )
+from pagegram_io.commands.serving import CONCURRENCY, concurrency_option, requests_options, stream_or_requests
 
 if TYPE_CHECKING:
+    from pagegram_io.deployed.model_table import ModelTable
     from pagegram_io.drive import Drive
     from pagegram_io.layout import Layout
     from pagegram_io.plan import Goal
@@ -43,6 +45,8 @@ Examples:
   pagegram-io plan --table 20B --device drive.jsonl --deadline 500us
   pagegram-io plan --table 20B --layout engram --device drive.jsonl --batch 1,8,64 --goal 2000 --plot plan.png
   pagegram-io plan --model deepseek-v4.1-flash --device drive.jsonl --compute 12ms --model-layers 40
+  pagegram-io plan --model longcat-flash-lite --files LongCat/ --device drive.jsonl --deadline 500us
+  pagegram-io plan --requests log.jsonl --concurrency 32 --device drive.jsonl --goal 2000
 
 A step of more reads than any measured is "not known": measure batches as large as the plan asks for.
 """
@@ -60,7 +64,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_deadlines(text: str) -> dict[int | None, int]:
-    """``500us`` for a table without layers, ``1=200us,14=3ms`` by layer; ValueError with an example."""
+    """``500us`` for a table of one layer or none, ``1=200us,14=3ms`` by layer; ValueError with an example."""
     deadlines: dict[int | None, int] = {}
     for item in text.split(","):
         layer, equals, duration = item.rpartition("=")
@@ -123,6 +127,8 @@ def parse_deadlines(text: str) -> dict[int | None, int]:
     "--plot", "plot_path", type=PathOption, metavar="FILE",
     help="Draw tokens a second against RAM: .png, .svg or .pdf. [e.g. plan.png]",
 )  # fmt: skip
+@requests_options
+@concurrency_option
 @stream_options
 @shape_options
 @record_options
@@ -132,10 +138,10 @@ def command(**values: Any) -> None:
 
     Reads a step come from the stream, batch by batch, behind an exact LRU; times of a step from decode records of nvme,
     never beyond the largest step measured. The verdict rests on the stream's second half, first accesses included, and
-    is "not known" where the cache is not full by mid-stream or over 20 % of the reads are first accesses.
+    is "not known" where the cache is not full by mid-stream or over 20 % of its reads are first accesses.
     """
     from pagegram_io.commands.plan_table import print_plan
-    from pagegram_io.records import write_csv
+    from pagegram_io.record_files import write_csv
 
     refuse_model_options(values)
     refuse_outputs(values["csv_path"], values["plot_path"], force=values["force"])
@@ -143,13 +149,13 @@ def command(**values: Any) -> None:
         from pagegram_io.figures import check_suffix
 
         check_suffix(values["plot_path"])
-    if not all(1 <= batch <= 65536 for batch in values["batches"]):
-        raise click.UsageError("--batch: documents side by side are 1 to 65536")
+    values["batches"] = _batches(values)
+    model = None if values["model"] is None else table_of(values)
     layout = _layout(values)
     goal = _goal(values, layout)
     drives = _drives(values, layout.page_bytes)
     depth = values["depth"] or max((d for drive in drives for d in drive.depths), default=64)
-    records, asked, lines = _plan(values, layout, goal, drives, depth)
+    records, asked, lines = _plan(values, layout, goal, drives, depth, model)
     if values["csv_path"]:
         write_csv(records, values["csv_path"], force=values["force"])
     if values["plot_path"] and all(record.tokens_per_second_p99 is None for record in records):
@@ -164,9 +170,21 @@ def command(**values: Any) -> None:
         print_plan([record for record in records if record.cache_pages in asked], lines)
 
 
-def _layout(values: dict[str, Any]) -> Layout:
-    from pagegram_io.commands.options import given
+def _batches(values: dict[str, Any]) -> tuple[int, ...]:
+    """Documents side by side: of --batch or, with a log, of --concurrency."""
+    if values["requests_path"] is None and values["concurrency"] is not None:
+        raise click.UsageError("--concurrency goes with --requests; of a token stream give --batch")
+    if values["concurrency"] is not None and given("batches"):
+        raise click.UsageError("--batch and --concurrency both say how many are served at once; give one of them")
+    if values["requests_path"] is not None and not given("batches"):
+        return (values["concurrency"] or CONCURRENCY,)
+    if not all(1 <= batch <= 65536 for batch in values["batches"]):
+        raise click.UsageError("--batch: documents side by side are 1 to 65536")
+    batches: tuple[int, ...] = values["batches"]
+    return batches
 
+
+def _layout(values: dict[str, Any]) -> Layout:
     if not given("layouts"):
         values["layouts"] = ("pagegram",)
     slots = values["slots"] if given("slots") else (4,)
@@ -181,21 +199,23 @@ def _goal(values: dict[str, Any], layout: Layout) -> Goal:
     from pagegram_io.plan import Goal
 
     deadlines, compute, layers = values["deadlines"], values["compute_ns"], values["model_layers"]
+    named = layers_of(layout)
+    if deadlines and list(deadlines) == [None] and len(named) == 1:
+        deadlines = {named[0]: deadlines[None]}
     if layers is not None:
         if compute is None or deadlines:
             raise click.UsageError("--model-layers divides --compute, in place of --deadline")
-        named = layers_of(layout)
         if named == [None] or max(layer or 0 for layer in named) >= layers:
             raise click.UsageError("--model-layers: the table names no layers, or one beyond them; give --deadline")
         deadlines = {layer: compute * (layer or 0) // layers for layer in named}
     goal = Goal(deadlines or {}, compute, values["goal"])
-    goal.order(layers_of(layout))
+    goal.order(named)
     return goal
 
 
 def _drives(values: dict[str, Any], page_bytes: int) -> list[Drive]:
     from pagegram_io.drive import read_drive
-    from pagegram_io.records import read_records
+    from pagegram_io.record_files import read_records
 
     drives = []
     for path in values["device_paths"]:
@@ -207,7 +227,7 @@ def _drives(values: dict[str, Any], page_bytes: int) -> list[Drive]:
 
 
 def _plan(
-    values: dict[str, Any], layout: Layout, goal: Goal, drives: list[Drive], depth: int
+    values: dict[str, Any], layout: Layout, goal: Goal, drives: list[Drive], depth: int, model: ModelTable | None
 ) -> tuple[list[PlanRecord], set[int], list[str]]:
     """Records of every cache and batch, the capacities asked for, and the sentences below the table."""
     from dataclasses import replace
@@ -215,8 +235,8 @@ def _plan(
     from pagegram_io import plan
     from pagegram_io.planner import Planner
 
-    stream = stream_of(values)
-    planner = Planner(layout, stream, goal, drives, depth, values["caches"], values["path"], values["window"])
+    stream, _ = stream_or_requests(values)
+    planner = Planner(layout, stream, goal, drives, depth, values["caches"], values["path"], values["window"], model)
     for warning in planner.warnings():
         print(f"note: {warning}", file=sys.stderr)
     about = planner.about()

@@ -34,6 +34,13 @@ requests_options = grouped(
     ]
 )
 
+concurrency_option = click.option(
+    "--concurrency",
+    type=click.IntRange(1, 65536),
+    metavar="N",
+    help=f"Requests served at once, with --requests; default: {CONCURRENCY}. [e.g. 64]",
+)
+
 serving_options = grouped(
     [
         click.option(
@@ -48,12 +55,7 @@ serving_options = grouped(
             metavar="N",
             help="N documents advance in turn, a token (or a --window) each a step. [e.g. 8]",
         ),
-        click.option(
-            "--concurrency",
-            type=click.IntRange(1, 65536),
-            metavar="N",
-            help=f"Requests served at once, with --requests; default: {CONCURRENCY}. [e.g. 64]",
-        ),
+        concurrency_option,
         click.option(
             "--draft",
             type=click.IntRange(0, 256),

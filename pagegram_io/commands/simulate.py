@@ -15,7 +15,6 @@ from pagegram_io.commands.options import (
     checkpoint_layout,
     checkpoint_option,
     force_option,
-    given,
     layout_options,
     layouts_of,
     option_text,
@@ -29,6 +28,7 @@ from pagegram_io.commands.options import (
     threads_option,
 )
 from pagegram_io.commands.serving import requests_options, serving_of, serving_options, stream_or_requests
+from pagegram_io.commands.simulate_rows import refuse_rows_options, rows_options, run_rows
 
 if TYPE_CHECKING:
     from pagegram_io.job import Outcome
@@ -47,6 +47,7 @@ Examples:
   pagegram-io simulate --table 20B --plot reads.png
   pagegram-io simulate --checkpoint run --tokens mine.u16 --eod 0 --cache 64KiB,none
   pagegram-io simulate --pages mine.npy --cache 256MiB --table 20B
+  pagegram-io simulate --rows rows.npy --row-bytes 512 --cache 1GiB
   pagegram-io simulate --table 20B --window 2048
   pagegram-io simulate --requests log.jsonl --concurrency 32 --draft 3 --pollute 16GiB
 """
@@ -115,7 +116,8 @@ Examples:
     metavar="FILE",
     help="Simulate this page trace (.npy or .u32) instead of our layouts. [e.g. mine.npy]",
 )
-@click.option("--name", metavar="NAME", help="What to call the layout behind --pages. [e.g. mine]")
+@rows_options
+@click.option("--name", metavar="NAME", help="What to call the layout behind --pages or --rows. [e.g. mine]")
 @click.option(
     "--ranks",
     type=click.IntRange(1, 4096),
@@ -143,13 +145,16 @@ def command(**values: Any) -> None:
     """
     _check_outputs(values)
     refuse_model_options(values)
+    refuse_rows_options(values)
     _check_ranks(values)
-    if values["pages_path"] is not None:
+    layouts: list[Layout] = []
+    if values["rows_path"] is not None:
+        outcomes = run_rows(values)
+    elif values["pages_path"] is not None:
         if values["checkpoint_path"] is not None:
             raise click.UsageError("--pages and --checkpoint both say what is read; give one of them")
         from pagegram_io.commands.simulate_pages import run_pages
 
-        layouts: list[Layout] = []
         outcomes = run_pages(values)
     else:
         layouts, outcomes = _run_layouts(values)
@@ -188,10 +193,10 @@ def _shares(values: dict[str, Any]) -> list[Any]:
     """The ranks' shares of the table, or None alone for the whole of it."""
     if values["ranks"] is None:
         return [None]
-    from pagegram_io.deployed import family_of
+    from pagegram_io.commands.model import table_of
     from pagegram_io.deployed.ranks import shares_of
 
-    return list(shares_of(family_of(values["model"]).tensors, values["ranks"], values["split"]))
+    return list(shares_of(table_of(values).tensors, values["ranks"], values["split"]))
 
 
 def _every_size(values: dict[str, Any]) -> bool:
@@ -205,7 +210,7 @@ def _run_layouts(values: dict[str, Any]) -> tuple[list[Layout], list[Outcome]]:
     from pagegram_io.progress import progress
 
     if values["name"] is not None:
-        raise click.UsageError("--name goes with --pages")
+        raise click.UsageError("--name goes with --pages or --rows")
     if values["checkpoint_path"] is not None:
         layouts = [checkpoint_layout(values)]
     else:
@@ -241,8 +246,9 @@ def _run_layouts(values: dict[str, Any]) -> tuple[list[Layout], list[Outcome]]:
 
 
 def _write(values: dict[str, Any], layouts: list[Layout], outcomes: list[Outcome]) -> None:
+    from pagegram_io.commands.next_plan import next_lines
     from pagegram_io.commands.simulate_table import label_of, print_table, warnings
-    from pagegram_io.records import write_csv
+    from pagegram_io.record_files import write_csv
 
     every = [record for outcome in outcomes for record in outcome.records]
     asked = [record for outcome in outcomes for record in outcome.asked_records]
@@ -260,22 +266,12 @@ def _write(values: dict[str, Any], layouts: list[Layout], outcomes: list[Outcome
     else:
         state = {label_of(outcome.records[0]): outcome.state_bytes for outcome in outcomes}
         print_table(asked, verbose=values["verbose"], state_bytes=state, ours=bool(layouts))
-        if values["model"] is not None:
-            print(f"next: {next_command(values)}")
+        if values["model"] is not None and values["ranks"] is None:
+            print(*next_lines(values, layouts[0].column_count), sep="\n")
         if values["curve"] and not (values["csv_path"] or values["plot_path"] or values["curve_npy"]):
             print("note: the curve's records go to --json, --csv, --plot or --curve-npy", file=sys.stderr)
     for line in warnings(asked, layouts):
         print(f"note: {line}", file=sys.stderr)
-
-
-def next_command(values: dict[str, Any]) -> str:
-    """The command that turns this result into a verdict."""
-    parts = ["pagegram-io plan --model", values["model"], "--cache", ",".join(cache.text for cache in values["caches"])]
-    if given("row_format"):
-        parts += ["--row-format", values["row_format"]]
-    if values["scales"] != "resident":
-        parts += ["--scales", values["scales"]]
-    return " ".join([*parts, *(["--repack"] if values["repack"] else [])])
 
 
 def _curve_path(path: str, of: Layout | SimulationRecord, count: int) -> str:

@@ -209,7 +209,7 @@ def _slack(record: SimulationRecord) -> float:
 
 def warnings(records: Sequence[SimulationRecord], layouts: Sequence[Layout]) -> list[str]:
     """What weakens a result: a cache still filling, first accesses, costs that a name does not tell."""
-    from pagegram_io.layout import expected_reads
+    from pagegram_io.straddles import expected_reads
 
     lines = []
     for layout in layouts:

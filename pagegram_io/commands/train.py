@@ -150,7 +150,7 @@ def command(**values: Any) -> None:
     with stop_requests() as stop, _bar(job) as progress:
         records = run(job, progress, stop=stop)
     if values["csv_path"]:
-        from pagegram_io.records import write_csv
+        from pagegram_io.record_files import write_csv
 
         write_csv(records, values["csv_path"], force=values["force"])
     if values["as_json"]:

@@ -30,8 +30,8 @@ def family_of(name: str) -> Family:
     """A family by its model's name; ValueError says which there are, or why this one cannot be addressed by tokens."""
     if name in NOT_FROM_TOKENS:
         raise ValueError(
-            f"{NOT_FROM_TOKENS[name]}, which a token stream does not hold; record the pages of a real run and give "
-            "them to: pagegram-io simulate --pages FILE"
+            f"{NOT_FROM_TOKENS[name]}, which a token stream does not hold; record the row numbers of a real run and "
+            "give them to: pagegram-io simulate --rows FILE.npy --row-bytes N"
         )
     if name not in FAMILIES:
         raise ValueError(f"model {name!r} is not known; choose one of {', '.join(FAMILIES)}")

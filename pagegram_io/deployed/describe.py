@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Any
 
 from pagegram_io.deployed import FAMILIES
-from pagegram_io.deployed.extents import PREFIXES, Extent, require_bytes
+from pagegram_io.deployed.extents import Extent, names_table, require_bytes
 from pagegram_io.deployed.family import Family
 from pagegram_io.deployed.placement import Parts, find_parts, place_in_files
 from pagegram_io.deployed.source_files import INDEX_SUFFIX, SAVED_SUFFIX, Checkpoint, read_checkpoint, read_header
 from pagegram_io.errors import FormatError
-from pagegram_io.layout import expected_reads, straddle_probability
 from pagegram_io.records import SCHEMA, provenance
+from pagegram_io.straddles import expected_reads, straddle_probability
 
 TABLE_FIELDS = (
     "model", "row_format", "row_bytes", "scale_bytes", "rows", "row_width", "extents", "first_byte",
@@ -71,8 +70,8 @@ def _known_table(checkpoint: Checkpoint) -> tuple[tuple[Family, Parts] | None, s
     """The first model whose table this is, and what stands in the way of reading it."""
     problem = None
     for family in FAMILIES.values():
-        patterns = [re.compile(f"{PREFIXES}(?:{tensor.weight})") for tensor in family.tensors]
-        if not any(pattern.fullmatch(name) for name in checkpoint.places for pattern in patterns):
+        tensors = (*family.tensors, *([] if family.joined is None else [family.joined]))
+        if not any(names_table(checkpoint, tensor) for tensor in tensors):
             continue
         try:
             parts = find_parts(family, checkpoint)

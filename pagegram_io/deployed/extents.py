@@ -66,6 +66,12 @@ def find_table(checkpoint: Checkpoint, table: TableTensor) -> FoundTable:
     return FoundTable(row_format, weights, tuple(scales), tuple(whole))
 
 
+def names_table(checkpoint: Checkpoint, table: TableTensor) -> bool:
+    """Is any tensor named as one of this table's?"""
+    pattern = re.compile(f"{PREFIXES}(?:{table.weight})")
+    return any(pattern.fullmatch(name) for name in checkpoint.places)
+
+
 def _matches(checkpoint: Checkpoint, pattern: str) -> dict[str, list[str]]:
     """Names that match, a list a way of naming them; the shards of each in numeric order, with none left out."""
     compiled = re.compile(f"{PREFIXES}(?:{pattern})")

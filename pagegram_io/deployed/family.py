@@ -69,6 +69,7 @@ class Family:
     end_id: int | None = None
     stream: str | None = None  # the shipped stream that is in its ids, if one is
     layer_count: int | None = None  # of the whole model, where known
+    joined: TableTensor | None = None  # all rows in one tensor, as some writers store the tables of several
 
     @property
     def layers(self) -> tuple[int, ...]:

@@ -30,13 +30,17 @@ def _tables() -> tuple[tuple[TableTensor, ...], tuple[Address, ...]]:
         which, split = divmod(i, SPLITS)
         rows = TABLE_ROWS + 2 * i + 1
         powers = tuple(pow(VOCABULARY, d, rows) for d in range(ORDERS[which]))
-        tensors.append(TableTensor(rf".*ngram_embeddings?\.embedders\.{i}\.weight", None, row, rows, rows, WIDTH))
+        name = rf"(?:.*ngram_embeddings?\.embedders|oe_embed_tokens)\.{i}\.weight"
+        tensors.append(TableTensor(name, None, row, rows, rows, WIDTH))
         addresses.append(Address(i, which, rows, row, ORDERS[which], split, multipliers=powers))
         row += rows
     return tuple(tensors), tuple(addresses)
 
 
 _TENSORS, _ADDRESSES = _tables()
+_ROWS = sum(tensor.rows for tensor in _TENSORS)
+# SGLang joins the twelve tables, in their order, under a name that it spells so; other spellings are taken too.
+_JOINED = TableTensor(r".*(?:oe_embedd?er|ngram_embeddings?\.embedders?)\.weight", None, 0, _ROWS, _ROWS, WIDTH)
 
 FLASH_LITE = Family(
     name="longcat-flash-lite",
@@ -52,6 +56,7 @@ FLASH_LITE = Family(
     make_hashes=partial(_hashes, END_ID),
     formats=(RowFormat("bf16", (512,)),),
     end_id=END_ID,
+    joined=_JOINED,
 )
 FLASH_LITE_NO_STOP = replace(
     FLASH_LITE,

@@ -11,12 +11,13 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pagegram_io.deployed.extents import Extent, FoundTable, find_table
+from pagegram_io.deployed.extents import Extent, FoundTable, find_table, names_table
 from pagegram_io.deployed.family import SCALES, Family, TableTensor
 from pagegram_io.deployed.gguf_keys import check_model_keys
 from pagegram_io.deployed.source_files import Checkpoint
 from pagegram_io.errors import FormatError
 from pagegram_io.layout import Group, Layout, Region, Segment, Window
+from pagegram_io.table_file import TableHeader
 
 REPACKINGS = ("aligned", "packed")
 
@@ -56,8 +57,10 @@ class Parts:
 def find_parts(family: Family, checkpoint: Checkpoint) -> Parts:
     """A model's tables in a checkpoint. FormatError names the file and tensor that is not as the model's must be."""
     check_model_keys(family, checkpoint)
-    found = tuple(find_table(checkpoint, tensor) for tensor in family.tensors)
-    parts = Parts(family.tensors, found, checkpoint)
+    joined = family.joined
+    tensors = (joined,) if joined is not None and names_table(checkpoint, joined) else family.tensors
+    found = tuple(find_table(checkpoint, tensor) for tensor in tensors)
+    parts = Parts(tensors, found, checkpoint)
     for table in found[1:]:
         one = (table.row_format, tuple(part[0].row_bytes for part in (table.weights, *table.scales)))
         if one != (parts.row_format, parts.part_bytes):
@@ -126,6 +129,16 @@ def place_repacked(layout: Layout, parts: Sequence[int], *, aligned: bool, row_f
     )
     placed.page_count  # noqa: B018  (C checks the whole layout when the place is made)
     return placed
+
+
+def place_in_table_file(layout: Layout, file: str, header: TableHeader) -> Layout:
+    """A layout in the table file that ``repack`` made of it; the header has been held against the layout."""
+    repacked = header.repacked
+    assert repacked is not None
+    aligned = repacked.units_per_page > 0
+    placed = place_repacked(layout, [repacked.row_bytes], aligned=aligned)
+    window = Window(0, header.page_count, file, header.data_byte)
+    return dataclasses.replace(placed, row_format=repacked.row_format, assumed=None, windows=(window,))
 
 
 def windows_of(extents: Sequence[Extent], files: Sequence[str], page_bytes: int) -> tuple[Window, ...]:

@@ -17,7 +17,8 @@ from pagegram_io.models.checkpoint import Loaded, load, validation_in
 from pagegram_io.models.evaluate import Evaluation, RamRows, RowSource, evaluate
 from pagegram_io.models.row_sources import FlashRows, PackedRows, layout_of_table
 from pagegram_io.models.trainer import device_of
-from pagegram_io.records import EvalRecord, provenance, to_dict
+from pagegram_io.record_files import to_dict
+from pagegram_io.records import EvalRecord, provenance
 from pagegram_io.table import Table
 from pagegram_io.tokens import Stream
 

@@ -26,7 +26,8 @@ from pagegram_io.layout import Layout
 from pagegram_io.models.presets import MINI, Preset
 from pagegram_io.models.train_job import TrainJob
 from pagegram_io.output import new_file
-from pagegram_io.records import SimulationRecord, read_records, write_json_lines
+from pagegram_io.record_files import read_records, write_json_lines
+from pagegram_io.records import SimulationRecord
 from pagegram_io.sizes import CacheSize
 from pagegram_io.tokens import Stream, shipped_path
 

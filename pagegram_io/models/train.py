@@ -16,7 +16,8 @@ from pagegram_io.models.train_job import TrainJob
 from pagegram_io.models.trainer import Stop, Stopped, Trainer
 from pagegram_io.models.transformer import parameter_count
 from pagegram_io.models.windows import held_out_begins
-from pagegram_io.records import TrainRecord, provenance, to_dict
+from pagegram_io.record_files import to_dict
+from pagegram_io.records import TrainRecord, provenance
 from pagegram_io.tokens import Stream
 
 __all__ = ["Interrupted", "Progress", "Stop", "Tick", "TrainJob", "run"]

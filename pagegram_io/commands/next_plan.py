@@ -1,0 +1,39 @@
+"""The command that ``simulate --model`` ends with: the same table, stream and caches, asked for a verdict."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from pagegram_io.commands.options import given, option_text
+
+# What decides addresses, stream or caches, and is spelt and means the same in plan.
+CARRIED = (
+    "files", "scales", "row_format", "page_bytes", "repack", "aligned", "stream_path", "dtype", "eod", "documents",
+    "vocabulary", "limit", "requests_path", "tokenizer", "concurrency", "window",
+)  # fmt: skip
+GOAL = 100  # tokens a second, until somebody says what is wanted
+
+
+def next_command(values: dict[str, Any]) -> str:
+    """The command that turns this result into a verdict, as it can be pasted into a shell."""
+    words = ["pagegram-io", "plan", "--model", values["model"]]
+    words += ["--cache", ",".join(cache.text for cache in values["caches"])]
+    for name in CARRIED:
+        if given(name):
+            value = values[name]
+            words += [option_text(name)] if value is True else [option_text(name), str(value)]
+    if given("interleave"):
+        words += ["--batch", str(values["interleave"])]
+    if values["cache_unit"] == "row":
+        words += ["--path", "row"]
+    return shlex.join([*words, "--goal", str(GOAL)])
+
+
+def next_lines(values: dict[str, Any], rows: int) -> list[str]:
+    """What a verdict needs, and the command that gives it; rows: that a token reads, uncached."""
+    return [
+        f"For a verdict, put your tokens a second in place of {GOAL} (or give --deadline), and add --device "
+        f"drive.jsonl, made by: pagegram-io nvme --uniform --decode --batch {rows} --json DRIVE > drive.jsonl",
+        f"next: {next_command(values)}",
+    ]
