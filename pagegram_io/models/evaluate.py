@@ -48,8 +48,23 @@ class Evaluation:
     @property
     def loss_error(self) -> float:
         """Standard error of the loss over windows; 0 of a single one."""
-        count = len(self.window_losses)
-        return float(self.window_losses.std(ddof=1) / math.sqrt(count)) if count > 1 else 0.0
+        return _standard_error(self.window_losses)
+
+    def less(self, other: Evaluation) -> tuple[float, float]:
+        """This loss less another on the same windows, and its standard error, of the differences window by window.
+
+        What makes a window hard is in both and leaves the difference, whose error is far smaller than either loss's.
+        """
+        if len(self.window_losses) != len(other.window_losses):
+            counts = f"{len(self.window_losses)} and {len(other.window_losses)}"
+            raise ValueError(f"losses over {counts} windows are not of the same windows and have no difference")
+        differences = self.window_losses - other.window_losses
+        return float(differences.mean()), _standard_error(differences)
+
+
+def _standard_error(values: np.ndarray) -> float:
+    """Of the mean of values; 0 of a single one."""
+    return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
 def autocast(device: torch.device) -> torch.autocast:
