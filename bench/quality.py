@@ -97,9 +97,7 @@ def quality_of(path: Path, options: Options, *, validation: Stream | None = None
     return records
 
 
-def simulated_misses(
-    layout: Layout, stream: Stream, loaded: Loaded, caches: Sequence[str], windows: int
-) -> list[int]:
+def simulated_misses(layout: Layout, stream: Stream, loaded: Loaded, caches: Sequence[str], windows: int) -> list[int]:
     """Misses of the packed table's layout on the windows, for each cache size."""
     context = loaded.model.preset.context
     of_windows = window_stream(stream, held_out_begins(len(stream), context, windows), context)
@@ -131,7 +129,9 @@ def report(records: list[dict[str, Any]], caches: Sequence[str]) -> None:
     first = records[0]
     reads = "  ".join(f"{record['reads_per_token']:9.4f}" for record in records)
     difference = f"{first['nf4_less_fp32']:+.6f} ± {first['nf4_less_fp32_error']:.6f}"
-    print(f"{first['name']:28} {first['loss_fp32']:9.6f} {first['loss_nf4']:9.6f}  {difference:22}  {reads}", flush=True)
+    print(
+        f"{first['name']:28} {first['loss_fp32']:9.6f} {first['loss_nf4']:9.6f}  {difference:22}  {reads}", flush=True
+    )
 
 
 def report_arms(every: list[list[dict[str, Any]]]) -> None:
@@ -142,7 +142,8 @@ def report_arms(every: list[list[dict[str, Any]]]) -> None:
     for key, values in arms.items():
         mean, half_width = interval(values)
         if half_width is not None:
-            print(f"{label_of(*key):28} NF4 less FP32 {mean:+.6f} ± {half_width:.6f}, 95 % interval of {len(values)} seeds")
+            difference = f"{mean:+.6f} ± {half_width:.6f}"
+            print(f"{label_of(*key):28} NF4 less FP32 {difference}, 95 % interval of {len(values)} seeds")
 
 
 def main() -> None:
@@ -176,10 +177,8 @@ def main() -> None:
     report_arms(every)
     first = every[0][0]
     how = "O_DIRECT" if first["direct"] else "buffered, through the kernel's page cache"
-    print(
-        f"{len(every)} tables, {first['windows']} windows of {first['context']}: losses from flash ({first['engine']}, "
-        f"{how}) equal those from RAM to the last bit; reads equal simulated misses, each for {len(given.cache)} caches."
-    )
+    print(f"{len(every)} tables, {first['windows']} windows of {first['context']} tokens, {first['engine']}, {how}:")
+    print("losses from flash equal those from RAM to the last bit; reads equal the simulated misses behind each cache")
 
 
 if __name__ == "__main__":

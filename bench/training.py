@@ -1,22 +1,24 @@
 """What does a table cost in training? CPU-seconds a step with each memory beside none, in alternation in one process.
 
-Steps of a preset, on the stream that ships for it, with one thread: memory none, flat, engram and pagegram, each a run of its
-own from its start. In a round each makes a few steps, in an order that turns from round to round. Times are the
-process's CPU-seconds, so that other work on a shared core counts only for what it does to the caches; only ratios of
-one run mean anything. The first losses must be equal to the last bit (a table starts at zero): otherwise the program
-stops with status 1.
+Steps of a preset, on the stream that ships for it, with one thread: memory none, flat, engram and pagegram, each a run
+of its own from its start. They make one step each in turn, in an order that turns from step to step; a round is several
+such turns, and its time the median step's. Times are the process's CPU-seconds, so that other work on a shared core
+counts only for what it does to the caches and the clock; only ratios of one round mean anything. The first losses must
+be equal to the last bit (a table starts at zero): otherwise the program stops with status 1.
 
-    python bench/training.py            # 9 rounds of 4 steps, some two minutes of CPU
+    python bench/training.py            # 9 rounds of 8 steps, about a minute of CPU
     python bench/training.py --quick    # whether it works; no records are kept
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import ledger
 import torch
@@ -55,30 +57,36 @@ def make_arms(preset: Preset) -> list[Arm]:
 
 
 def measure(arms: list[Arm], rounds: int, steps: int, path: Path | None) -> dict[str, list[float]]:
-    """CPU-seconds a step of each run in each round."""
+    """CPU-seconds of the median step of each run in each round."""
     seconds: dict[str, list[float]] = {arm.name: [] for arm in arms}
     for round_ in range(rounds):
-        records = []
-        shift = round_ % len(arms)  # nobody always comes first
-        for place, arm in enumerate(arms[shift:] + arms[:shift]):
-            first, preset = arm.trainer.step, arm.trainer.job.preset
-            began = time.process_time()
-            for _ in range(steps):
+        taken: dict[str, list[float]] = {arm.name: [] for arm in arms}
+        first = arms[0].trainer.step
+        for turn in range(steps):
+            shift = (round_ + turn) % len(arms)  # nobody always comes first
+            for arm in arms[shift:] + arms[:shift]:
+                began = time.process_time()
                 arm.trainer.train_step()
-            cpu = time.process_time() - began
-            seconds[arm.name].append(cpu / steps)
-            records.append({
-                "kind": "bench_training", "name": arm.name, "memory": arm.trainer.job.memory,
-                "slots": arm.trainer.job.slots, "preset": preset.name, "stream": arm.trainer.stream.name,
-                "stream_sha256": arm.trainer.stream.sha256, "round": round_, "place": place, "first_step": first,
-                "steps": steps, "tokens": steps * preset.step_tokens, "cpu_seconds": cpu,
-                "tokens_per_cpu_second": steps * preset.step_tokens / cpu, "threads": torch.get_num_threads(),
-                "torch": str(torch.__version__), **ledger.provenance_of_run(),
-            })  # fmt: skip
+                taken[arm.name].append(time.process_time() - began)
+        records = [record_of(arm, taken[arm.name], round_, first) for arm in arms]
+        for arm in arms:
+            seconds[arm.name].append(statistics.median(taken[arm.name]))
         if path:
             ledger.append(records, path)
         print(f"round {round_ + 1} of {rounds}", file=sys.stderr)
     return seconds
+
+
+def record_of(arm: Arm, taken: list[float], round_: int, first_step: int) -> dict[str, Any]:
+    trainer, median = arm.trainer, statistics.median(taken)
+    tokens = trainer.job.preset.step_tokens
+    return {
+        "kind": "bench_training", "name": arm.name, "memory": trainer.job.memory, "slots": trainer.job.slots,
+        "preset": trainer.job.preset.name, "stream": trainer.stream.name, "stream_sha256": trainer.stream.sha256,
+        "round": round_, "first_step": first_step, "steps": len(taken), "step_tokens": tokens,
+        "step_cpu_seconds": taken, "cpu_seconds": sum(taken), "tokens_per_cpu_second": tokens / median,
+        "threads": torch.get_num_threads(), "torch": str(torch.__version__), **ledger.provenance_of_run(),
+    }  # fmt: skip
 
 
 def report(seconds: dict[str, list[float]], tokens: int) -> None:
@@ -96,7 +104,7 @@ def report(seconds: dict[str, list[float]], tokens: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="how often each is timed; default: 9 [e.g. 15]")
-    parser.add_argument("--steps", type=int, default=4, help="steps of each in a round; default: 4 [e.g. 10]")
+    parser.add_argument("--steps", type=int, default=8, help="steps of each in a round; default: 8 [e.g. 16]")
     parser.add_argument("--quick", action="store_true", help="2 rounds of 1 step, and no records are kept")
     parser.add_argument("-o", "--output", type=Path, default=ledger.RESULTS / "training.jsonl",
                         help="records are appended here; default: bench/results/training.jsonl")  # fmt: skip
