@@ -38,6 +38,9 @@ class Recorder:
         self.rows.append(rows)
         return torch.zeros(*rows.shape, self.width)
 
+    def ahead(self, stream: Stream) -> None:
+        """What is asked for next is of no interest here."""
+
 
 @pytest.fixture(scope="module", params=[("flat", None), ("engram", None), ("pagegram", 4)], ids=lambda arm: arm[0])
 def trained(request, tmp_path_factory) -> tuple[Path, Path]:
