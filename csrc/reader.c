@@ -26,7 +26,7 @@ uint64_t pgio_clock_ns(void)
 
 /* ---- opening ---- */
 
-static int check_options(const pgio_reader_options *options, pgio_error *error)
+int pgio_reader_check_options(const pgio_reader_options *options, pgio_error *error)
 {
     if (options->page_bytes < 512 || options->page_bytes > (uint64_t)1 << 30 ||
         options->page_bytes & (options->page_bytes - 1))
@@ -98,7 +98,7 @@ static int open_engine(pgio_reader *reader, pgio_error *error)
 int pgio_reader_open(pgio_reader **out, const char *path, const pgio_reader_options *options, pgio_error *error)
 {
     *out = NULL;
-    int status = check_options(options, error);
+    int status = pgio_reader_check_options(options, error);
     if (status)
         return status;
     pgio_reader *reader = calloc(1, sizeof *reader);

@@ -45,6 +45,8 @@ struct pgio_reader {
 /* reader.c, called by the engines for each read that ended: result is bytes or -errno. */
 void pgio_reader_finish(pgio_reader *reader, uint32_t slot, int64_t result);
 
+/* reader.c, for table.c, which opens its readers later: refuses what pgio_reader_open would, of the options alone. */
+int pgio_reader_check_options(const pgio_reader_options *options, pgio_error *error);
 /* reader.c, for table.c: pgio_reader_read to places of their own, [count], each as aligned as the device wants.
  * Nothing else may be in flight. If the engine itself fails, reads may still be, until the reader is closed. */
 int64_t pgio_reader_scatter(pgio_reader *reader, const uint64_t *pages, uint64_t count, void *const *places,
