@@ -196,10 +196,8 @@ void pgio_history_values(const pgio_tokens *tokens, const pgio_rule *rule, uint6
     memset(value, 0, sizeof value);
     for (uint64_t k = BEFORE - before; k < BEFORE + count; k++) {
         uint64_t position = begin + k - BEFORE, id = token_at(tokens, position);
-        if (position >= document.end) {
+        for (; position >= document.end; cut = true)
             pgio_document_advance(tokens, &document);
-            cut = true;
-        }
         uint64_t of_token = value_of(rule, id);
         bool no_text = rule->classes && of_token == PGIO_NO_TEXT;
         length = no_text ? 0 : cut ? 1 : (uint8_t)(length + (length < PGIO_MAX_ORDER));

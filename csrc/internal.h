@@ -147,6 +147,14 @@ int pgio_rows_check_tokens(const pgio_rows *rows, const pgio_tokens *tokens, uin
 /* place.c, for source.c: is every unit of this group read whole, whichever of its rows is wanted? */
 bool pgio_place_reads_whole(const pgio_region *regions, uint32_t region_count, uint64_t page_bytes);
 
+/* Where a failed read counts, among the stats of a reader or of a table. */
+#define PGIO_ERROR_COUNTER(stats, status)                                                                              \
+    ((status) == -EIO                  ? &(stats)->errors_eio                                                          \
+     : (status) == -ENODATA            ? &(stats)->errors_enodata                                                      \
+     : (status) == PGIO_STATUS_SHORT   ? &(stats)->errors_short                                                        \
+     : (status) == PGIO_STATUS_CORRUPT ? &(stats)->errors_corrupt                                                      \
+                                       : &(stats)->errors_other)
+
 /* nf4.c, for table.c: one row; nothing is checked, and isa is a resolved one. */
 void pgio_nf4_decode_row(const uint8_t *row, uint32_t width, float *values, uint32_t isa);
 float pgio_half_to_float(uint32_t half);

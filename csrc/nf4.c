@@ -248,7 +248,7 @@ static void encode_row(const float *values, uint32_t width, uint8_t *row, uint32
     row[width / 2 + 1] = (uint8_t)(half >> 8);
 }
 
-static int check_shape(uint64_t row_count, uint32_t width, uint64_t stride_bytes, pgio_error *error)
+static int check(uint64_t row_count, uint32_t width, uint64_t stride_bytes, uint32_t *isa, pgio_error *error)
 {
     uint64_t bytes;
     if (width < 2 || width % 2 || width > MAX_WIDTH)
@@ -261,15 +261,13 @@ static int check_shape(uint64_t row_count, uint32_t width, uint64_t stride_bytes
         pgio_multiply_overflows(row_count, (uint64_t)width * sizeof(float), &bytes) || bytes > INT64_MAX)
         return pgio_fail(error, EOVERFLOW, "%" PRIu64 " rows of %u values, %" PRIu64 " bytes apart, are too many",
                          row_count, width, stride_bytes);
-    return 0;
+    return pgio_isa_resolve(*isa, isa, error);
 }
 
 int64_t pgio_nf4_encode(const float *values, uint64_t row_count, uint32_t width, uint8_t *rows, uint64_t stride_bytes,
                         uint32_t isa, pgio_nf4_counts *counts, pgio_error *error)
 {
-    int status = check_shape(row_count, width, stride_bytes, error);
-    if (!status)
-        status = pgio_isa_resolve(isa, &isa, error);
+    int status = check(row_count, width, stride_bytes, &isa, error);
     if (status)
         return status;
     for (uint64_t i = 0; i < row_count; i++)
@@ -286,9 +284,7 @@ int64_t pgio_nf4_encode(const float *values, uint64_t row_count, uint32_t width,
 int64_t pgio_nf4_decode(const uint8_t *rows, uint64_t row_count, uint32_t width, uint64_t stride_bytes, float *values,
                         uint32_t isa, pgio_error *error)
 {
-    int status = check_shape(row_count, width, stride_bytes, error);
-    if (!status)
-        status = pgio_isa_resolve(isa, &isa, error);
+    int status = check(row_count, width, stride_bytes, &isa, error);
     if (status)
         return status;
     for (uint64_t i = 0; i < row_count; i++)

@@ -194,26 +194,12 @@ int64_t pgio_page_cache_take(pgio_page_cache *cache, pgio_batch *batch, uint32_t
 
 /* ---- arriving ---- */
 
-static void count_error(pgio_table_stats *stats, int32_t status)
-{
-    if (status == -EIO)
-        stats->errors_eio++;
-    else if (status == -ENODATA)
-        stats->errors_enodata++;
-    else if (status == PGIO_STATUS_SHORT)
-        stats->errors_short++;
-    else if (status == PGIO_STATUS_CORRUPT)
-        stats->errors_corrupt++;
-    else
-        stats->errors_other++;
-}
-
 /* The page leaves the cache, if it has not been driven out meanwhile, so that the next access reads it again. */
 static void fail_frame(pgio_page_cache *cache, pgio_frame *frame, int32_t status)
 {
     frame->state = PGIO_FRAME_FAILED;
     frame->status = status;
-    count_error(&cache->stats, status);
+    ++*PGIO_ERROR_COUNTER(&cache->stats, status);
     if (frame->driven_out)
         return;
     bool was_in = pgio_lru_forget(cache->lru, frame->page);

@@ -133,6 +133,8 @@ int64_t pgio_table_prefetch(pgio_prefetch **out, pgio_table_client *client, cons
     *out = NULL;
     pgio_table *table = client->table;
     int status = pgio_client_check(client, error);
+    if (!status)
+        status = pgio_client_check_rows(client, rows, token_count, error);
     if (status)
         return status;
     int64_t reserved = reserve(table, token_count, error);

@@ -1,32 +1,22 @@
 /* reader.c: pages of a file or device into memory, a given number in flight.
  *
- * Owns the rules of a read: alignment, retries, what counts as an error, and all statistics. The engines
- * (ring.c, pool.c) know only how to start a read and when it ended. Slots are reads in flight; their
- * number is the depth. Time is read once a batch of completions, so a latency runs from the reading of
- * the clock at which a read was prepared to the one at which it was reaped. */
+ * Owns the rules of a read: alignment, retries, what counts as an error, and the two faces that deliver pages.
+ * The engines (ring.c, pool.c) know only how to start a read and when it ended; measure.c counts and times.
+ * Slots are reads in flight; their number is the depth. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "crc32c.h"
 #include "reader.h"
 
-#define AGAIN_MAX   16
-#define ALIGNMENT   4096 /* of memory: covers 512e and 4Kn drives and every file system tried */
-#define BATCH_SHARE 16   /* of the depth goes to a device in one system call */
-
-uint64_t pgio_clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
+#define AGAIN_MAX 16
+#define ALIGNMENT 4096 /* of memory: covers 512e and 4Kn drives and every file system tried */
 
 /* ---- opening ---- */
 
-static int check_options(const pgio_reader_options *options, pgio_error *error)
+int pgio_reader_check_options(const pgio_reader_options *options, pgio_error *error)
 {
     if (options->page_bytes < 512 || options->page_bytes > (uint64_t)1 << 30 ||
         options->page_bytes & (options->page_bytes - 1))
@@ -98,7 +88,7 @@ static int open_engine(pgio_reader *reader, pgio_error *error)
 int pgio_reader_open(pgio_reader **out, const char *path, const pgio_reader_options *options, pgio_error *error)
 {
     *out = NULL;
-    int status = check_options(options, error);
+    int status = pgio_reader_check_options(options, error);
     if (status)
         return status;
     pgio_reader *reader = calloc(1, sizeof *reader);
@@ -124,24 +114,16 @@ int pgio_reader_open(pgio_reader **out, const char *path, const pgio_reader_opti
     return 0;
 }
 
-static int engine_enter(pgio_reader *reader, uint32_t wait_count, uint64_t timeout_ns)
-{
-    return reader->ring ? pgio_ring_enter(reader, wait_count, timeout_ns)
-                        : pgio_pool_enter(reader, wait_count, timeout_ns);
-}
-
-/* The kernel refuses another thread (SINGLE_ISSUER), but only after reads have been queued, which the owner
- * would then send to memory that is no longer there. So it is refused here, and alike with every engine. */
-static int check_thread(const pgio_reader *reader, pgio_error *error)
-{
-    if (pthread_equal(reader->owner, pthread_self()))
-        return 0;
-    return pgio_fail(error, EEXIST, "a reader belongs to the thread that opened it");
-}
-
-static int fail_enter(pgio_reader *reader, int status, pgio_error *error)
+static int engine_failed(const pgio_reader *reader, int status, pgio_error *error)
 {
     return pgio_fail(error, -status, "engine %s failed: %s", engine_name(reader->info.engine), strerror(-status));
+}
+
+int pgio_reader_enter(pgio_reader *reader, uint32_t wait_count, uint64_t timeout_ns, pgio_error *error)
+{
+    int status = reader->ring ? pgio_ring_enter(reader, wait_count, timeout_ns)
+                              : pgio_pool_enter(reader, wait_count, timeout_ns);
+    return status ? engine_failed(reader, status, error) : 0;
 }
 
 void pgio_reader_close(pgio_reader *reader)
@@ -150,7 +132,7 @@ void pgio_reader_close(pgio_reader *reader)
         return;
     /* The kernel writes to memory that is about to go, so nothing may be in flight. */
     while (reader->in_flight && (reader->ring || reader->pool))
-        if (engine_enter(reader, reader->in_flight, 1000000000))
+        if (pgio_reader_enter(reader, reader->in_flight, 1000000000, NULL))
             break;
     const pgio_ring *ring = reader->ring;
     pgio_ring_close(reader->ring);
@@ -168,30 +150,9 @@ void pgio_reader_close(pgio_reader *reader)
     free(reader);
 }
 
-/* ---- statistics ---- */
-
 void pgio_reader_info_get(const pgio_reader *reader, pgio_reader_info *info)
 {
     *info = reader->info;
-}
-
-void pgio_reader_stats_get(const pgio_reader *reader, pgio_reader_stats *stats)
-{
-    *stats = reader->stats;
-}
-
-void pgio_reader_stats_reset(pgio_reader *reader)
-{
-    memset(&reader->stats, 0, sizeof reader->stats);
-    memset(reader->histogram, 0, sizeof reader->histogram);
-    reader->stats.first_error_byte = UINT64_MAX;
-    reader->stats.latency_min_ns = UINT64_MAX;
-    reader->now_ns = reader->counted_ns = pgio_clock_ns();
-}
-
-void pgio_reader_histogram(const pgio_reader *reader, uint64_t *counts)
-{
-    memcpy(counts, reader->histogram, sizeof reader->histogram);
 }
 
 int pgio_reader_eventfd(const pgio_reader *reader)
@@ -204,40 +165,6 @@ uint32_t pgio_reader_in_flight(const pgio_reader *reader)
     return reader->in_flight;
 }
 
-static void count_depth(pgio_reader *reader)
-{
-    if (reader->now_ns <= reader->counted_ns)
-        return;
-    reader->stats.depth_ns += (reader->now_ns - reader->counted_ns) * reader->in_flight;
-    reader->counted_ns = reader->now_ns;
-}
-
-static void count_error(pgio_reader *reader, const read_slot *slot, int64_t status)
-{
-    pgio_reader_stats *stats = &reader->stats;
-    if (status == -EIO)
-        stats->errors_eio++;
-    else if (status == -ENODATA)
-        stats->errors_enodata++;
-    else if (status == PGIO_STATUS_SHORT)
-        stats->errors_short++;
-    else if (status == PGIO_STATUS_CORRUPT)
-        stats->errors_corrupt++;
-    else
-        stats->errors_other++;
-    if (stats->first_error_byte == UINT64_MAX) {
-        stats->first_error_byte = pgio_page_byte(reader, slot->page);
-        stats->first_error_status = status;
-    }
-}
-
-static uint64_t error_count(const pgio_reader *reader)
-{
-    const pgio_reader_stats *stats = &reader->stats;
-    return stats->errors_eio + stats->errors_enodata + stats->errors_short + stats->errors_corrupt +
-           stats->errors_other;
-}
-
 /* ---- one read ---- */
 
 static void engine_prepare(pgio_reader *reader, uint32_t slot)
@@ -248,7 +175,7 @@ static void engine_prepare(pgio_reader *reader, uint32_t slot)
         pgio_pool_prepare(reader, slot);
 }
 
-static void start_read(pgio_reader *reader, uint64_t page, void *memory, uint64_t tag)
+void pgio_reader_start(pgio_reader *reader, uint64_t page, void *memory, uint64_t tag)
 {
     uint32_t index = reader->free_slots[--reader->free_count];
     read_slot *slot = &reader->slots[index];
@@ -259,7 +186,7 @@ static void start_read(pgio_reader *reader, uint64_t page, void *memory, uint64_
         slot->memory = (uint8_t *)reader->options.memory + ((uint64_t)index << reader->page_shift);
     if (reader->options.flags & PGIO_READER_CLOCK_EACH)
         slot->start_ns = pgio_clock_ns();
-    count_depth(reader);
+    pgio_reader_count_depth(reader);
     reader->in_flight++;
     reader->cancelling = false;
     engine_prepare(reader, index);
@@ -301,29 +228,22 @@ void pgio_reader_finish(pgio_reader *reader, uint32_t index, int64_t result)
         memset((uint8_t *)slot->memory + slot->bytes, 0, reader->options.page_bytes - slot->bytes);
     if (status >= 0 && reader->options.flags & PGIO_READER_VERIFY && !is_sound(reader, slot))
         status = PGIO_STATUS_CORRUPT;
-    count_depth(reader);
+    pgio_reader_count_depth(reader);
     reader->in_flight--;
     reader->free_slots[reader->free_count++] = index;
-    if (status < 0) {
-        count_error(reader, slot, status);
-    } else {
-        uint64_t latency_ns = end_ns > slot->start_ns ? end_ns - slot->start_ns : 0;
-        pgio_reader_stats *stats = &reader->stats;
-        stats->reads++;
-        stats->bytes += (uint64_t)status;
-        stats->latency_sum_ns += latency_ns;
-        stats->latency_min_ns = latency_ns < stats->latency_min_ns ? latency_ns : stats->latency_min_ns;
-        stats->latency_max_ns = latency_ns > stats->latency_max_ns ? latency_ns : stats->latency_max_ns;
-        reader->histogram[histogram_bucket(latency_ns)]++;
-    }
+    pgio_reader_count(reader, slot, status, end_ns);
     if (slot->tag != UINT64_MAX) {
         uint32_t at = (reader->outcome_first + reader->outcome_count++) % reader->options.depth;
         reader->outcomes[at] = (pgio_completion){.tag = slot->tag, .status = (int32_t)status};
     }
 }
 
-static int check_pages(const pgio_reader *reader, const uint64_t *pages, uint64_t count, pgio_error *error)
+int pgio_reader_check(const pgio_reader *reader, const uint64_t *pages, uint64_t count, pgio_error *error)
 {
+    /* The kernel refuses another thread (SINGLE_ISSUER), but only after reads have been queued, which the owner
+     * would then send to memory that is no longer there. So it is refused here, and alike with every engine. */
+    if (!pthread_equal(reader->owner, pthread_self()))
+        return pgio_fail(error, EEXIST, "a reader belongs to the thread that opened it");
     for (uint64_t i = 0; i < count; i++)
         if (pages[i] >= reader->info.page_count)
             return pgio_fail(error, ERANGE, "page %" PRIu64 " is not in a target of %" PRIu64 " pages", pages[i],
@@ -332,13 +252,6 @@ static int check_pages(const pgio_reader *reader, const uint64_t *pages, uint64_
 }
 
 /* ---- the blocking face ---- */
-
-/* Small batches keep a device busier: one that takes each as a whole, as virtual disks do, would answer a
- * large one as a whole too, and idle until the next. */
-static uint32_t batch_of(uint32_t depth)
-{
-    return depth < BATCH_SHARE ? 1 : depth / BATCH_SHARE;
-}
 
 static int64_t take_outcomes(pgio_reader *reader, int32_t *status, uint64_t *ended)
 {
@@ -356,19 +269,19 @@ static int64_t take_outcomes(pgio_reader *reader, int32_t *status, uint64_t *end
 static int64_t read_all(pgio_reader *reader, const uint64_t *pages, uint64_t count, uint8_t *memory,
                         void *const *places, int32_t *status, pgio_error *error)
 {
-    uint32_t depth = reader->options.depth, batch = batch_of(depth);
+    uint32_t depth = reader->options.depth, batch = pgio_reader_batch(depth);
     int64_t failed = 0;
     bool probing = true; /* as in pump: reads that end while they are submitted come in large batches */
     for (uint64_t started = 0, ended = 0; ended < count;) {
         reader->now_ns = pgio_clock_ns();
         for (uint32_t i = 0; i < batch && reader->free_count && started < count; i++, started++) {
             void *place = places ? places[started] : memory + (started << reader->page_shift);
-            start_read(reader, pages[started], place, started);
+            pgio_reader_start(reader, pages[started], place, started);
         }
         bool full = !probing && (reader->free_count == 0 || started == count);
-        int code = engine_enter(reader, full ? 1 : 0, full ? 1000000000 : 0);
+        int code = pgio_reader_enter(reader, full ? 1 : 0, full ? 1000000000 : 0, error);
         if (code)
-            return fail_enter(reader, code, error);
+            return code;
         if (probing && reader->in_flight == 0)
             batch = depth;
         probing = false;
@@ -380,9 +293,7 @@ static int64_t read_all(pgio_reader *reader, const uint64_t *pages, uint64_t cou
 int64_t pgio_reader_read(pgio_reader *reader, const uint64_t *pages, uint64_t count, void *memory, int32_t *status,
                          pgio_error *error)
 {
-    int code = check_thread(reader, error);
-    if (!code)
-        code = check_pages(reader, pages, count, error);
+    int code = pgio_reader_check(reader, pages, count, error);
     if (code)
         return code;
     if ((uintptr_t)memory % ALIGNMENT)
@@ -395,9 +306,7 @@ int64_t pgio_reader_read(pgio_reader *reader, const uint64_t *pages, uint64_t co
 int64_t pgio_reader_scatter(pgio_reader *reader, const uint64_t *pages, uint64_t count, void *const *places,
                             int32_t *status, pgio_error *error)
 {
-    int code = check_thread(reader, error);
-    if (!code)
-        code = check_pages(reader, pages, count, error);
+    int code = pgio_reader_check(reader, pages, count, error);
     return code ? code : read_all(reader, pages, count, NULL, places, status, error);
 }
 
@@ -406,13 +315,10 @@ int64_t pgio_reader_scatter(pgio_reader *reader, const uint64_t *pages, uint64_t
 int64_t pgio_reader_submit(pgio_reader *reader, const uint64_t *pages, void *const *memory, const uint64_t *tags,
                            uint64_t count, pgio_error *error)
 {
-    int status = check_thread(reader, error);
-    if (status)
-        return status;
     /* An outcome keeps its place until it is polled. */
     uint32_t room = reader->free_count > reader->outcome_count ? reader->free_count - reader->outcome_count : 0;
     count = count < room ? count : room;
-    status = check_pages(reader, pages, count, error);
+    int status = pgio_reader_check(reader, pages, count, error);
     for (uint64_t i = 0; i < count && !status; i++)
         if ((uintptr_t)memory[i] % ALIGNMENT || !memory[i] || tags[i] == UINT64_MAX)
             status = pgio_fail(error, EINVAL,
@@ -428,22 +334,22 @@ int64_t pgio_reader_submit(pgio_reader *reader, const uint64_t *pages, void *con
     }
     reader->now_ns = pgio_clock_ns();
     for (uint64_t i = 0; i < count; i++)
-        start_read(reader, pages[i], memory[i], tags[i]);
-    status = engine_enter(reader, 0, 0);
-    return status ? fail_enter(reader, status, error) : (int64_t)count;
+        pgio_reader_start(reader, pages[i], memory[i], tags[i]);
+    status = pgio_reader_enter(reader, 0, 0, error);
+    return status ? status : (int64_t)count;
 }
 
 int64_t pgio_reader_poll(pgio_reader *reader, pgio_completion *completions, uint64_t count, pgio_error *error)
 {
-    int status = check_thread(reader, error);
+    int status = pgio_reader_check(reader, NULL, 0, error);
     if (status)
         return status;
     uint64_t signalled;
     if (read(reader->event_fd, &signalled, sizeof signalled) < 0 && errno != EAGAIN)
         return pgio_fail(error, errno, "the eventfd cannot be read: %s", strerror(errno));
-    status = engine_enter(reader, 0, 0);
+    status = pgio_reader_enter(reader, 0, 0, error);
     if (status)
-        return fail_enter(reader, status, error);
+        return status;
     uint64_t given = 0;
     for (; given < count && reader->outcome_count; reader->outcome_count--) {
         completions[given++] = reader->outcomes[reader->outcome_first];
@@ -457,91 +363,10 @@ int64_t pgio_reader_poll(pgio_reader *reader, pgio_completion *completions, uint
 
 int pgio_reader_cancel(pgio_reader *reader, pgio_error *error)
 {
-    int status = check_thread(reader, error);
+    int status = pgio_reader_check(reader, NULL, 0, error);
     if (status)
         return status;
     reader->cancelling = true;
     status = reader->ring ? pgio_ring_cancel(reader) : pgio_pool_cancel(reader);
-    return status ? fail_enter(reader, status, error) : 0;
-}
-
-/* ---- measuring ---- */
-
-static uint64_t timeout_until(uint64_t deadline_ns, uint64_t now_ns)
-{
-    uint64_t left = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
-    return left < 50000000 ? left : 50000000; /* a stuck device must not keep its caller longer */
-}
-
-int64_t pgio_reader_pump(pgio_reader *reader, const uint64_t *pages, uint64_t count, uint64_t deadline_ns,
-                         uint64_t max_errors, pgio_error *error)
-{
-    int status = check_thread(reader, error);
-    if (!status)
-        status = check_pages(reader, pages, count, error);
-    if (status)
-        return status;
-    if (reader->options.memory_bytes >> reader->page_shift < reader->options.depth)
-        return pgio_fail(error, EINVAL, "the registered memory holds fewer than the %u pages of the depth",
-                         reader->options.depth);
-    /* Reads that end while they are submitted, as those of holes and of cached pages do, cost nothing but CPU,
-     * which large batches save; the first batch tells. */
-    uint32_t depth = reader->options.depth, batch = batch_of(depth);
-    uint64_t started = 0;
-    bool probing = true;
-    reader->now_ns = pgio_clock_ns();
-    while (started < count && reader->now_ns < deadline_ns && error_count(reader) <= max_errors) {
-        for (uint32_t i = 0; i < batch && reader->free_count && started < count; i++, started++)
-            start_read(reader, pages[started], NULL, UINT64_MAX);
-        bool full = reader->free_count == 0 && !probing;
-        status = engine_enter(reader, full ? 1 : 0, full ? timeout_until(deadline_ns, reader->now_ns) : 0);
-        if (status)
-            return fail_enter(reader, status, error);
-        if (probing && reader->in_flight == 0)
-            batch = depth;
-        probing = false;
-        if (reader->free_count == 0)
-            reader->now_ns = pgio_clock_ns(); /* nothing came back: has the time come? */
-    }
-    reader->now_ns = pgio_clock_ns();
-    count_depth(reader); /* up to now, or a stall at the end would not count */
-    return (int64_t)started;
-}
-
-int64_t pgio_reader_drain(pgio_reader *reader, uint64_t deadline_ns, pgio_error *error)
-{
-    int status = check_thread(reader, error);
-    if (status)
-        return status;
-    while (reader->in_flight) {
-        uint64_t timeout_ns = timeout_until(deadline_ns, pgio_clock_ns());
-        status = engine_enter(reader, reader->in_flight, timeout_ns);
-        if (status)
-            return fail_enter(reader, status, error);
-        if (!timeout_ns)
-            break;
-    }
-    reader->now_ns = pgio_clock_ns();
-    count_depth(reader);
-    return reader->in_flight;
-}
-
-int64_t pgio_reader_steps(pgio_reader *reader, const uint64_t *pages, const uint64_t *step_ends, uint64_t step_count,
-                          uint64_t deadline_ns, uint64_t max_errors, uint64_t *step_ns, pgio_error *error)
-{
-    uint64_t begin = 0;
-    for (uint64_t s = 0; s < step_count; begin = step_ends[s++]) {
-        uint64_t started_ns = pgio_clock_ns();
-        if (started_ns >= deadline_ns || error_count(reader) > max_errors)
-            return (int64_t)s;
-        int64_t result = step_ends[s] < begin ? pgio_fail(error, EINVAL, "step ends go backwards") : 0;
-        if (!result)
-            result = pgio_reader_pump(reader, pages + begin, step_ends[s] - begin, UINT64_MAX, UINT64_MAX, error);
-        if (result >= 0)
-            result = pgio_reader_drain(reader, UINT64_MAX, error);
-        if (result < 0)
-            return result;
-        step_ns[s] = reader->now_ns - started_ns;
-    }
-    return (int64_t)step_count;
+    return status ? engine_failed(reader, status, error) : 0;
 }

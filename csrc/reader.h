@@ -45,6 +45,19 @@ struct pgio_reader {
 /* reader.c, called by the engines for each read that ended: result is bytes or -errno. */
 void pgio_reader_finish(pgio_reader *reader, uint32_t slot, int64_t result);
 
+/* reader.c, for measure.c. Refuses another thread than the owner's, and pages that are not there. */
+int pgio_reader_check(const pgio_reader *reader, const uint64_t *pages, uint64_t count, pgio_error *error);
+/* Prepares a read; there must be a free slot. Without memory it goes to the slot's own part of the reader's. */
+void pgio_reader_start(pgio_reader *reader, uint64_t page, void *memory, uint64_t tag);
+/* The engine's enter (ring.c), with a sentence if it fails. */
+int pgio_reader_enter(pgio_reader *reader, uint32_t wait_count, uint64_t timeout_ns, pgio_error *error);
+
+/* measure.c. What ended, well or not, at end_ns; and the depth up to now, before it changes. */
+void pgio_reader_count(pgio_reader *reader, const read_slot *slot, int64_t status, uint64_t end_ns);
+void pgio_reader_count_depth(pgio_reader *reader);
+
+/* reader.c, for table.c, which opens its readers later: refuses what pgio_reader_open would, of the options alone. */
+int pgio_reader_check_options(const pgio_reader_options *options, pgio_error *error);
 /* reader.c, for table.c: pgio_reader_read to places of their own, [count], each as aligned as the device wants.
  * Nothing else may be in flight. If the engine itself fails, reads may still be, until the reader is closed. */
 int64_t pgio_reader_scatter(pgio_reader *reader, const uint64_t *pages, uint64_t count, void *const *places,
@@ -70,6 +83,13 @@ void pgio_pool_close(pgio_pool *pool);
 void pgio_pool_prepare(pgio_reader *reader, uint32_t slot);
 int pgio_pool_enter(pgio_reader *reader, uint32_t wait_count, uint64_t timeout_ns);
 int pgio_pool_cancel(pgio_reader *reader);
+
+/* Small batches keep a device busier: one that takes each as a whole, as virtual disks do, would answer a
+ * large one as a whole too, and idle until the next. So a part of the depth goes in one system call. */
+static inline uint32_t pgio_reader_batch(uint32_t depth)
+{
+    return depth < 16 ? 1 : depth / 16;
+}
 
 static inline uint64_t pgio_page_byte(const pgio_reader *reader, uint64_t page)
 {

@@ -344,7 +344,8 @@ static uint32_t reap(pgio_reader *reader)
 
 /* A wait that carries its own timeout sets a timer and takes it back at every read, which costs a virtual machine
  * dearly (a tenth of the reads a second at depth 16). So one timer stays in the ring and ends a wait every 50 ms.
- * Not where it would signal the eventfd, nor where the queue is full: there the wait carries its own. */
+ * Not where it would signal the eventfd, nor where the queue is full: there the wait carries its own. So does a wait
+ * for several reads: a timer that fired before it began counts as one of them, and ends it no more. */
 static void keep_timer(const pgio_reader *reader, pgio_ring *ring)
 {
     if (ring->timer_pending || reader->signals || ring->polled || !has_room(ring))
@@ -374,7 +375,7 @@ static int enter(pgio_ring *ring, uint32_t wait_count, uint64_t timeout_ns)
             flags |= IORING_ENTER_SQ_WAKEUP;
         ring->queued = 0;
     }
-    bool timed = wait_count && !ring->polled && !ring->timer_pending;
+    bool timed = wait_count && !ring->polled && (wait_count > 1 || !ring->timer_pending);
     if (timed)
         flags |= IORING_ENTER_EXT_ARG;
     long taken = syscall(__NR_io_uring_enter, ring->fd, submit, wait_count, flags, timed ? &argument : NULL,
@@ -402,7 +403,7 @@ int pgio_ring_enter(pgio_reader *reader, uint32_t wait_count, uint64_t timeout_n
             return 0;
         polled = true;
         reader->stats.waits++;
-        if (waiting)
+        if (waiting && wait_count - done == 1)
             keep_timer(reader, ring);
         int status = enter(ring, waiting ? wait_count - done : 0, timeout_ns);
         uint32_t reaped = reap(reader);

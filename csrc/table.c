@@ -46,6 +46,22 @@ static int check_options(const pgio_table_options *options, const pgio_group *gr
     return 0;
 }
 
+static pgio_reader_options reading_options(const pgio_table *table)
+{
+    const pgio_table_options *options = &table->options;
+    bool registered = table->cache.memory_bytes <= REGISTERED_MOST;
+    return (pgio_reader_options){
+        .page_bytes = options->page_bytes,
+        .base_byte = options->data_byte,
+        .span_bytes = options->page_count * options->page_bytes,
+        .memory = registered ? table->cache.memory : NULL,
+        .memory_bytes = registered ? table->cache.memory_bytes : 0,
+        .engine = options->engine,
+        .depth = options->depth,
+        .flags = options->flags | PGIO_READER_VERIFY,
+    };
+}
+
 static int compile_groups(pgio_table *table, const pgio_group *groups, pgio_error *error)
 {
     uint32_t *group_of_column = malloc(table->page_columns * sizeof *group_of_column);
@@ -109,6 +125,9 @@ int pgio_table_open(pgio_table **out, const char *path, const pgio_table_options
     if (!status)
         status = pgio_page_cache_init(&table->cache, options->page_count, options->page_bytes, options->cache_bytes,
                                       table->page_columns, error);
+    const pgio_reader_options reading = reading_options(table);
+    if (!status)
+        status = pgio_reader_check_options(&reading, error);
     if (status) {
         pgio_table_close(table);
         return status;
@@ -150,9 +169,12 @@ void pgio_table_close(pgio_table *table)
 
 void pgio_table_stats_get(pgio_table *table, pgio_table_stats *stats)
 {
-    pthread_mutex_lock(&table->cache.lock);
+    bool shared = table->process == getpid(); /* in a fork's copy, a thread that is not there may hold the lock */
+    if (shared)
+        pthread_mutex_lock(&table->cache.lock);
     *stats = table->cache.stats;
-    pthread_mutex_unlock(&table->cache.lock);
+    if (shared)
+        pthread_mutex_unlock(&table->cache.lock);
 }
 
 /* ---- clients ---- */
@@ -218,29 +240,34 @@ int pgio_client_check(const pgio_table_client *client, pgio_error *error)
     return 0;
 }
 
+int pgio_client_check_rows(pgio_table_client *client, const uint64_t *rows, uint64_t token_count, pgio_error *error)
+{
+    const pgio_table *table = client->table;
+    uint64_t absent = 0, columns = table->column_count, n;
+    for (uint64_t i = 0; i < token_count * columns; i++)
+        absent |= rows[i] == UINT64_MAX;
+    if (absent)
+        return pgio_fail(error, ERANGE, "a row is absent (%" PRIu64 "), so there is nothing to give out", UINT64_MAX);
+    int64_t status = 0;
+    for (uint64_t done = client->batch.token_capacity; done < token_count && status >= 0; done += n) {
+        n = token_count - done < client->batch.token_capacity ? token_count - done : client->batch.token_capacity;
+        status = pgio_place_pages(table->place, rows + done * columns, n, client->batch.pages, error);
+    }
+    return status < 0 ? (int)status : 0;
+}
+
 static int open_reader(pgio_table_client *client, pgio_error *error)
 {
     if (client->reader)
         return 0;
     pgio_table *table = client->table;
-    const pgio_table_options *options = &table->options;
-    bool registered = table->cache.memory_bytes <= REGISTERED_MOST;
-    pgio_reader_options reading = {
-        .page_bytes = options->page_bytes,
-        .base_byte = options->data_byte,
-        .span_bytes = options->page_count * options->page_bytes,
-        .memory = registered ? table->cache.memory : NULL,
-        .memory_bytes = registered ? table->cache.memory_bytes : 0,
-        .engine = options->engine,
-        .depth = options->depth,
-        .flags = options->flags | PGIO_READER_VERIFY,
-    };
+    pgio_reader_options reading = reading_options(table);
     char path[32];
     snprintf(path, sizeof path, "/proc/self/fd/%d", table->fd);
     int status = pgio_reader_open(&client->reader, path, &reading, error);
     if (!status) {
         client->reader->page_checks = table->page_checks;
-        client->reader->info.fixed_buffers &= registered; /* those of its own memory serve no frame */
+        client->reader->info.fixed_buffers &= reading.memory != NULL; /* those of its own memory serve no frame */
     }
     return status;
 }
@@ -344,6 +371,8 @@ int64_t pgio_table_lookup(pgio_table_client *client, const uint64_t *rows, uint6
     int64_t status = pgio_client_check(client, error);
     if (!status)
         status = pgio_output_check(output, error);
+    if (!status)
+        status = pgio_client_check_rows(client, rows, token_count, error);
     for (uint64_t done = 0; done < token_count && status >= 0;) {
         uint64_t left = token_count - done;
         uint32_t n = left < client->batch.token_capacity ? (uint32_t)left : client->batch.token_capacity;

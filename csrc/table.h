@@ -48,6 +48,8 @@ int pgio_client_new(pgio_table_client **out, pgio_table *table, pgio_error *erro
 void pgio_client_free(pgio_table_client *client);
 /* Refuses another thread or process than the client's. */
 int pgio_client_check(const pgio_table_client *client, pgio_error *error);
+/* Refuses absent rows, and wrong ones beyond the first batch of a call, whose own are found as its pages are. */
+int pgio_client_check_rows(pgio_table_client *client, const uint64_t *rows, uint64_t token_count, pgio_error *error);
 /* Reads what a batch that was taken has to read, and lets it arrive. The sentence of what keeps all of them from
  * being read; single pages that fail are told by their status. */
 int pgio_client_read(pgio_table_client *client, pgio_batch *batch, pgio_error *error);

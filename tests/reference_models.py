@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import reference
+import torch
 
 
 def schedule(steps: int) -> list[float]:
@@ -46,3 +48,19 @@ class DenseRms:
                 if g != 0:
                     count = self.touches[row] if self.per_row else step + 1
                     weight[j] -= rate * g / math.sqrt(self.v[row] / (1 - self.beta2**count))
+
+
+def update_by_indexing(table: Any, rows: torch.Tensor, weight: torch.Tensor, gradient: torch.Tensor, step: int) -> None:
+    """One step of a RowRms's rows, whose state it changes, in the order of operations that its bits are defined by."""
+    powers = table.beta2 ** torch.arange(len(table.rates) + 1, dtype=torch.float64)
+    mean_square = gradient.square().mean(dim=1)
+    aged = powers[step + 1 - table.last[rows]] * table.v[rows]
+    v = (aged + (1 - table.beta2) * mean_square).to(table.v.dtype)
+    correction: Any = 1 - table.beta2 ** (step + 1)
+    if table.touches is not None:
+        table.touches[rows] += 1
+        correction = (1 - powers[table.touches[rows]]).to(v.dtype)
+    scale = torch.where(v > 0, table.rates[step] / (v / correction).sqrt(), 0)
+    kept = weight if table.decay == 0.0 else weight * (1 - table.decay * table.rates[step])
+    table.weight[rows] = kept - gradient * scale[:, None]
+    table.v[rows], table.last[rows] = v, step + 1

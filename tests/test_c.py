@@ -131,7 +131,8 @@ def program_and_answer() -> tuple[str, str]:
     )
     groups = ", ".join(f"{{{g.row_base}, {g.unit_rows}, {len(g.columns)}, 1}}" for g in layout.groups)
     regions = ", ".join(
-        f"{{{r.base_byte}, {r.unit_count}, {r.unit_bytes}, {r.row_bytes}, {r.units_per_page}}}" for r in layout.regions
+        f"{{{r.base_byte}, {r.unit_count}, {r.unit_bytes}, {r.row_bytes}, {r.units_per_page}, 0, NULL}}"
+        for r in layout.regions
     )
     hashes = ", ".join(f"{{{{0}}, 0, 0, 0, 0, PGIO_SCHEME_PG1, {h.order}, 0, 0}}" for h in layout.hashes)
     text = (

@@ -38,6 +38,9 @@ class Recorder:
         self.rows.append(rows)
         return torch.zeros(*rows.shape, self.width)
 
+    def ahead(self, stream: Stream) -> None:
+        """What is asked for next is of no interest here."""
+
 
 @pytest.fixture(scope="module", params=[("flat", None), ("engram", None), ("pagegram", 4)], ids=lambda arm: arm[0])
 def trained(request, tmp_path_factory) -> tuple[Path, Path]:
@@ -86,7 +89,7 @@ def test_mistakes_get_one_line(trained, tmp_path, capsys):
     output = ("-o", tmp_path / "x.npy")
     for arguments, told in (
         (("trace", "--checkpoint", folder, *output), "--checkpoint needs --tokens"),
-        (("trace", *output), "give --layout, or --checkpoint"),
+        (("trace", *output), "give --layout, or --model, or --checkpoint"),
         (("trace", "--checkpoint", folder, "--tokens", path, "--seed", 3, *output), "--seed describes a layout"),
         (("simulate", "--checkpoint", folder, "--tokens", path, "--layout", "flat"), "--layout describes a layout"),
         (("simulate", "--checkpoint", folder, "--tokens", path, "--table", "2M"), "--table describes a layout"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness.checkpoints import engram_family, engram_files
+from harness.checkpoints import bare_deepseek, engram_family, engram_files
 
 from pagegram_io import cli, deployed
 
@@ -16,21 +16,7 @@ MODEL = "deepseek-v4.1-flash"
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """DeepSeek's two tensors of weights and two of scales, 202.8 GB of them, as headers alone."""
-    folder = tmp_path_factory.mktemp("bare")
-    mapping = {}
-    for i, (tensor, layer) in enumerate(zip(deployed.FAMILIES[MODEL].tensors, (1, 14), strict=True)):
-        fields, at = {}, 0
-        for part, dtype, width in (("scale", "F8_E8M0", 8), ("weight", "F8_E4M3", 256)):
-            name = f"layers.{layer}.engram.embed.{part}"
-            end = at + tensor.rows * width
-            fields[name] = {"dtype": dtype, "shape": [tensor.rows, width], "data_offsets": [at, end]}
-            mapping[name], at = f"m-{i}.safetensors", end
-        text = json.dumps(fields).encode()
-        text += b" " * (-len(text) % 8)
-        (folder / f"m-{i}.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": mapping}))
-    return folder
+    return bare_deepseek(tmp_path_factory.mktemp("bare"))
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from pagegram_io.cli import run as run_command
 from pagegram_io.job import Job, StreamSpec
 from pagegram_io.job import run as simulate
 from pagegram_io.models import checkpoint
+from pagegram_io.models.evaluate import Evaluation, evaluate
 from pagegram_io.models.evaluation_job import EvalJob
 from pagegram_io.models.evaluation_job import run as run_evaluation
 from pagegram_io.models.row_sources import FlashRows, PackedRows
@@ -22,6 +23,7 @@ from pagegram_io.models.train import run
 from pagegram_io.models.windows import held_out_begins, window_stream
 from pagegram_io.sizes import parse_cache
 from pagegram_io.table import Table
+from pagegram_io.tokens import Stream
 
 MEMORIES = ("flat", "engram", "pagegram")
 
@@ -93,3 +95,69 @@ def test_the_command_says_where_the_table_was(
     other = str(checkpoints / "engram.nf4.safetensors")
     assert run_command(["eval", out, "--table", other]) == 2
     assert "another layout (engram)" in capsys.readouterr().err
+
+
+def test_what_is_read_ahead_is_read_once(checkpoints: Path) -> None:
+    """With and without reading ahead, behind a cache that has room for all of a batch and for less and less of it."""
+
+    class InTurn(FlashRows):
+        def ahead(self, stream: Stream) -> None:
+            pass
+
+    loaded = checkpoint.load(str(checkpoints / "engram"))
+    path = checkpoints / "engram.nf4.safetensors"
+    for pages in (4, 16, 40, 1000):
+        losses, counts = [], []
+        for source in (InTurn, FlashRows):
+            with Table.open(path, cache_bytes=4096 * pages, buffered=True) as table:
+                found = evaluate(
+                    loaded.model, VALIDATION, windows=30, addressing=loaded.addressing, source=source(table)
+                )
+                stats = table.stats()
+            losses.append(found.window_losses.tolist())
+            counts.append((stats.lookups, stats.accesses, stats.reads, stats.evictions))
+        assert losses[0] == losses[1] and counts[0] == counts[1]
+
+
+def test_the_next_batch_is_read_ahead(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every batch but the first, which nothing comes before."""
+    asked: list[list[int]] = []
+    monkeypatch.setattr(FlashRows, "ahead", lambda self, stream: asked.append(stream.ids.tolist()))
+    loaded = checkpoint.load(str(checkpoints / "flat"))
+    with Table.open(checkpoints / "flat.nf4.safetensors", cache_bytes=65536, buffered=True) as table:
+        evaluate(loaded.model, VALIDATION, windows=5, addressing=loaded.addressing, source=FlashRows(table))
+    begins = held_out_begins(len(VALIDATION), TINY.context, 5)
+    batches = [window_stream(VALIDATION, some, TINY.context) for some in (begins[2:4], begins[4:])]
+    assert asked == [batch.ids.tolist() for batch in batches]
+
+
+def test_the_difference_of_losses_is_of_pairs() -> None:
+    one, other = Evaluation(np.array([4.0, 9.0, 2.0])), Evaluation(np.array([3.0, 7.0, 2.0]))
+    difference, error = one.less(other)
+    assert difference == 1.0 and error == pytest.approx(1 / 3**0.5) and error < one.loss_error / 3
+    assert one.less(one) == (0.0, 0.0)
+    with pytest.raises(ValueError, match="3 and 2 windows"):
+        one.less(Evaluation(np.zeros(2)))
+
+
+def test_the_bench_of_quality_on_a_checkpoint(
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it records, and that it stops where losses or reads are not equal."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "bench"))
+    import quality
+
+    options = quality.Options(12, ("8KiB", "64KiB", "4MiB"), True, str(tmp_path))
+    records = quality.quality_of(checkpoints / "pagegram", options, validation=VALIDATION)
+    assert [record["cache_bytes"] for record in records] == [8192, 65536, 4 << 20]
+    assert all(record["loss_flash"] == record["loss_nf4"] != record["loss_fp32"] for record in records)
+    assert all(record["reads"] == record["simulated_misses"] > 0 for record in records)
+    first = records[0]
+    assert first["nf4_less_fp32"] == pytest.approx(first["loss_nf4"] - first["loss_fp32"], abs=1e-12)
+    assert 0 < first["nf4_less_fp32_error"] < first["loss_error"] and not list(tmp_path.iterdir())
+    same, other = Evaluation(np.array([1.0, 2.0])), Evaluation(np.array([1.0, np.nextafter(2.0, 3.0)]))
+    quality.check("run", "4KiB", same, same, 5, 5)
+    with pytest.raises(SystemExit, match="is not that from RAM"):
+        quality.check("run", "4KiB", same, other, 5, 5)
+    with pytest.raises(SystemExit, match="5 reads, and the simulator counts 6 misses"):
+        quality.check("run", "4KiB", same, same, 5, 6)

@@ -9,12 +9,14 @@ import pytest
 import reference
 import reference_models
 import torch
+import torch.nn.functional as F
 from conftest import make_stream, small_layouts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagegram_io.layout import Column, Group, Layout, Region, Shape, engram, flat, pagegram
 from pagegram_io.models.addressing import Addressing, OwnRows, layout_of
+from pagegram_io.models.gather import gather
 from pagegram_io.models.hashing import Hasher, mix, signed
 from pagegram_io.models.presets import BASE, LARGE, MINI
 from pagegram_io.models.rowrms import RowRms
@@ -284,3 +286,41 @@ def test_layouts_that_are_none(memory: str, options: dict[str, int], words: str)
 def test_rows_of_ones_own_are_checked(rows: Callable[[Stream], np.ndarray], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Addressing(OwnRows("mine", 5, 4, 2, rows)).rows(make_stream([1, 2, 3]))
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+@pytest.mark.parametrize("bias_correction", ["global", "row"])
+def test_an_update_has_the_bits_of_plain_indexing(decay: float, bias_correction: str) -> None:
+    """What made it faster must not change a run: the formula with brackets is the twin."""
+    rng, rates = torch.Generator().manual_seed(1), [0.1, 0.2, 0.15, 0.05]
+    fast = RowRms(40, 16, rates, decay=decay, bias_correction=bias_correction)
+    plain = RowRms(40, 16, rates, decay=decay, bias_correction=bias_correction)
+    for step in range(4):
+        rows = torch.randperm(40, generator=rng)[:25]
+        gradient = torch.randn(25, 16, generator=rng) * 10.0 ** torch.randint(-9, 3, (25, 1), generator=rng)
+        gradient[::5] = 0.0
+        weight = fast.read(rows, step)
+        assert torch.equal(weight, plain.read(rows, step))
+        fast.update(rows, weight, gradient, step)
+        reference_models.update_by_indexing(plain, rows, weight, gradient, step)
+        for name in ("weight", "v", "last"):
+            assert torch.equal(getattr(fast, name), getattr(plain, name)), name
+
+
+@given(data=st.data())
+@settings(max_examples=30)
+def test_gather_has_the_bits_of_an_embedding(data: st.DataObject) -> None:
+    """Forward, and a gradient that is summed over many uses of few rows."""
+    rows, width = data.draw(st.integers(1, 5)), data.draw(st.sampled_from([2, 16, 64]))
+    shape = data.draw(st.sampled_from([(3,), (4, 7), (2, 9, 4)]))
+    rng = torch.Generator().manual_seed(data.draw(st.integers(0, 2**32)))
+    places = torch.randint(0, rows, shape, generator=rng)
+    weights = torch.randn(rows, width, generator=rng)
+    gradient = torch.randn(*shape, width, generator=rng) * 10.0 ** torch.randint(-6, 6, (*shape, 1), generator=rng)
+    ours, torchs = weights.clone().requires_grad_(), weights.clone().requires_grad_()
+    found, wanted = gather(ours, places), F.embedding(places, torchs)
+    assert torch.equal(found, wanted)
+    for _ in range(2):  # as two parts of a batch do
+        gather(ours, places).backward(gradient)
+        F.embedding(places, torchs).backward(gradient)
+    assert ours.grad is not None and torchs.grad is not None and torch.equal(ours.grad, torchs.grad)

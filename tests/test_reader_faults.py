@@ -178,6 +178,22 @@ def test_drain_gives_up_at_its_deadline_and_close_waits(tmp_path: Path, engine: 
 
 @pytest.mark.fuse
 @pytest.mark.parametrize("engine", ENGINES)
+def test_drain_gives_up_however_long_its_caller_took(tmp_path: Path, engine: str) -> None:
+    """The timer that pump left in the ring has fired by the time drain waits for three reads, and ends no wait."""
+    with (
+        faulty_file(tmp_path, {page: {"delay_s": 1.5} for page in (5, 6, 7)}, pages=PAGES) as mount,
+        Reader(mount.file, engine=engine, depth=4) as reader,
+    ):
+        assert reader.pump(np.array([1, 2, 3, 4] * 3)) == 12
+        assert reader.drain() == 0
+        assert reader.pump(np.array([5, 6, 7])) == 3
+        time.sleep(0.1)
+        assert reader.drain(deadline_ns=clock_ns() + SECOND_NS // 10) == 3
+        assert reader.drain() == 0
+
+
+@pytest.mark.fuse
+@pytest.mark.parametrize("engine", ENGINES)
 def test_cancel_of_reads_that_are_stuck(tmp_path: Path, engine: str) -> None:
     """Every outcome comes, once; what was cancelled is not read again."""
     faults: dict[int, dict[str, Any]] = {page: {"delay_s": 0.3} for page in range(8)}

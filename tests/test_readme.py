@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from harness.checkpoints import bare_deepseek
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -27,6 +29,26 @@ def is_of_a_device(command: str) -> bool:
     return any(word in command for word in ("nvme", "mkfile", "doctor", "device.jsonl", "drive.jsonl"))
 
 
+def is_of_a_run(command: str) -> bool:
+    """Does it make, or need, the model that README trains?"""
+    return bool(re.search(r"\brun(\.safetensors)?\b", command))
+
+
+def put_inputs(folder: Path) -> None:
+    """The files that README's commands take for granted."""
+    np.tile(np.arange(1, 1001, dtype="<u2"), 20).tofile(folder / "mine.u16")
+    np.tile(np.arange(2, 1001, dtype="<u4"), 20).tofile(folder / "deepseek.u32")
+    (folder / "notes.txt").write_text("A note, and another note.\n" * 20)
+    request = {"prompt": list(range(1, 300)), "completion": [7, 8, 9]}
+    (folder / "log.jsonl").write_text("".join(json.dumps(request) + "\n" for _ in range(40)))
+    (folder / "DeepSeek-V4.1-Flash").mkdir()
+    bare_deepseek(folder / "DeepSeek-V4.1-Flash")
+
+
+def pages_with_commands() -> list[str]:
+    return [README, (ROOT / "docs" / "deployed.md").read_text()]
+
+
 def python_blocks(text: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
@@ -36,10 +58,14 @@ def test_readme_opens_with_the_two_commands() -> None:
     assert lines[:2] == ["make demo", "make test"]
 
 
+ALONE = [c for page in pages_with_commands() for c in indented_commands(page)]
+ALONE = [c for c in dict.fromkeys(ALONE) if not is_of_a_device(c) and not is_of_a_run(c)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [c for c in indented_commands(README) if not is_of_a_device(c)])
+@pytest.mark.parametrize("command", ALONE)
 def test_readme_commands(command: str, tmp_path: Path) -> None:
-    np.tile(np.arange(1, 1001, dtype="<u2"), 20).tofile(tmp_path / "mine.u16")
+    put_inputs(tmp_path)
     words = shlex.split(command)
     code = "import sys; from pagegram_io.cli import main; main(sys.argv[1:])"
     done = subprocess.run(
@@ -59,22 +85,51 @@ def test_readme_device_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-    commands = [c for c in indented_commands(README) if is_of_a_device(c)]
-    assert len(commands) >= 5
+    commands = [c for page in pages_with_commands() for c in indented_commands(page) if is_of_a_device(c)]
+    commands = list(dict.fromkeys(commands))
+    assert len(commands) >= 7
     commands.sort(key=lambda c: "mkfile" not in c)  # the file first, since it stands in for the drive
     for command in commands:
         small = command.replace("/dev/nvme0n1", "table.safetensors").replace("20B", "10M")
         if " nvme " in small:
-            small = small.replace(" nvme ", " nvme --table 10M --runtime 0.1s --ramp 0 --limit 50K ")
+            runtime = "1s" if "--decode" in small else "0.1s"  # a plan wants a hundred steps
+            small = re.sub(r" --runtime \S+", "", small)
+            small = small.replace(" nvme ", f" nvme --table 10M --runtime {runtime} --ramp 0 --limit 50K ")
             small = small.replace("1GiB", "1MiB").replace("--repeat 5", "--repeat 2")
         if " plan " in small:  # a table's size is its model's own: few tokens must do
             small = re.sub(" --limit [^ ]+", "", small).replace(" plan ", " plan --limit 20K ")
-        if " --decode " in small:  # a hundred steps and more
-            small = small.replace("--runtime 0.1s", "--runtime 1s")
+        if " plan " in small and "--table" in small:
+            small = small.replace("1GiB", "1MiB")
         small = small.replace(" figure4 ", " figure4 --table 10M --limit 50K ")
         done = subprocess.run(small, shell=True, cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, (small, done.stderr)
     assert (folder / "figures" / "table6.csv").read_text().count("\n") > 10
+    shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+def test_readme_trains_packs_and_reads_from_flash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, on a real disk; then the Python block that opens the table."""
+    folder = ROOT / "build" / "readme-run"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    put_inputs(folder)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    commands = [c for c in indented_commands(README) if is_of_a_run(c)]
+    assert len(commands) >= 9
+    losses = {}
+    for command in commands:
+        words = f"{command} --json" if " eval " in command else command
+        done = subprocess.run(words, shell=True, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (command, done.stderr)
+        if words != command:
+            losses[command] = json.loads(done.stdout)["loss"]
+    fp32, in_ram, on_flash = losses.values()
+    assert in_ram == on_flash != fp32  # to the last bit
+    (block,) = [block for block in python_blocks(README) if "Table.open" in block]
+    done = subprocess.run([sys.executable, "-c", block], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 0
     shutil.rmtree(folder)
 
 
@@ -84,6 +139,7 @@ def test_readme_device_commands(monkeypatch: pytest.MonkeyPatch) -> None:
         (name, block)
         for name in ("README.md", "docs/own_layout.md")
         for block in python_blocks((ROOT / name).read_text())
+        if "Table.open" not in block  # which needs a table: see above
     ],
     ids=lambda value: value if value.endswith(".md") else "",
 )

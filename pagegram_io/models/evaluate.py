@@ -24,6 +24,9 @@ class RowSource(Protocol):
     def vectors(self, stream: Stream, begin: int, end: int) -> Tensor:
         """float32 [tokens, columns, width]."""
 
+    def ahead(self, stream: Stream) -> None:
+        """Told of the stream whose rows are asked for next, whole and before any other: what can be read early is."""
+
 
 class RamRows:
     """Rows of a tensor, [row_count, width]."""
@@ -33,6 +36,9 @@ class RamRows:
 
     def vectors(self, stream: Stream, begin: int, end: int) -> Tensor:
         return F.embedding(self.addressing.rows(stream, begin, end), self.weight)
+
+    def ahead(self, stream: Stream) -> None:
+        """There is nothing to wait for."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +54,23 @@ class Evaluation:
     @property
     def loss_error(self) -> float:
         """Standard error of the loss over windows; 0 of a single one."""
-        count = len(self.window_losses)
-        return float(self.window_losses.std(ddof=1) / math.sqrt(count)) if count > 1 else 0.0
+        return _standard_error(self.window_losses)
+
+    def less(self, other: Evaluation) -> tuple[float, float]:
+        """This loss less another on the same windows, and its standard error, of the differences window by window.
+
+        What makes a window hard is in both and leaves the difference, whose error is far smaller than either loss's.
+        """
+        if len(self.window_losses) != len(other.window_losses):
+            counts = f"{len(self.window_losses)} and {len(other.window_losses)}"
+            raise ValueError(f"losses over {counts} windows are not of the same windows and have no difference")
+        differences = self.window_losses - other.window_losses
+        return float(differences.mean()), _standard_error(differences)
+
+
+def _standard_error(values: np.ndarray) -> float:
+    """Of the mean of values; 0 of a single one."""
+    return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
 def autocast(device: torch.device) -> torch.autocast:
@@ -77,19 +98,23 @@ def evaluate(
     begins = held_out_begins(len(stream), context, windows)
     if not len(begins):
         raise ValueError(f"{stream.name} has {len(stream)} tokens, not the {context + 1} of one held-out window")
-    losses = []
-    for first in range(0, len(begins), together):
-        some = begins[first : first + together]
+    batches = [begins[first : first + together] for first in range(0, len(begins), together)]
+    losses: list[np.ndarray] = []
+    upcoming = window_stream(stream, batches[0], context)
+    for i, some in enumerate(batches):
         ids = torch.from_numpy(gather_windows(stream, some, context + 1).astype(np.int64)).to(device)
         vectors = signs = None
         if source is not None and addressing is not None:
-            batch = window_stream(stream, some, context)
+            batch = upcoming
             shape = (len(some), context, addressing.column_count, addressing.row_width)
             vectors = source.vectors(batch, 0, len(batch)).view(shape).to(device)
+            if i + 1 < len(batches):
+                upcoming = window_stream(stream, batches[i + 1], context)
+                source.ahead(upcoming)
             signs = addressing.signs(batch).view(shape)
         with autocast(device):
             logits = model(ids[:, :-1], vectors, signs)
         losses.append(token_losses(logits, ids[:, 1:]).double().mean(dim=1).cpu().numpy())
         if progress is not None:
-            progress(first + len(some), len(begins))
+            progress(i * together + len(some), len(begins))
     return Evaluation(np.concatenate(losses))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pagegram_io import native
@@ -86,6 +87,7 @@ class Hasher:
         signs = zip(columns, (sign for _, _, sign in orders), strict=True)
         salts = [native.salt(layout.seed, "sign", order, 64 * c.head + j) for c, order in signs for j in words]
         self._sign_salt = tensor(salts).view(len(columns), len(words))
+        self._signs_of_byte = 1.0 - 2.0 * (torch.arange(256)[:, None] >> torch.arange(8) & 1).float().to(device)
 
     def hashes(self, stream: Stream, begin: int, end: int) -> Tensor:
         """g_n of every order at tokens begin to end, int64 [orders, tokens]."""
@@ -107,7 +109,7 @@ class Hasher:
     def signs(self, hashes: Tensor) -> Tensor:
         """-1.0 or +1.0 for each element of each row, float32 [tokens, columns, width]."""
         mixed = mix(hashes[self._sign_order].movedim(0, -1)[..., None] ^ self._sign_salt)
-        # Little-endian: byte b of a word holds bits 8b to 8b + 7.
-        bits = mixed.contiguous().view(torch.uint8)[..., : -(-self.width // 8)]
-        bits = (bits[..., None] >> torch.arange(8, dtype=torch.uint8, device=bits.device)) & 1
-        return 1.0 - 2.0 * bits.flatten(-2)[..., : self.width].float()
+        # Little-endian: byte b of a word holds bits 8b to 8b + 7. A table of 8 KiB has the signs of each byte: a tenth
+        # of the time of shifting bits out one by one, which was the most that a table cost in training.
+        used = mixed.contiguous().view(torch.uint8)[..., : -(-self.width // 8)]
+        return F.embedding(used.int(), self._signs_of_byte).flatten(-2)[..., : self.width]

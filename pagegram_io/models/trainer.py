@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from pagegram_io.models.addressing import Addressing
 from pagegram_io.models.evaluate import Evaluation, RamRows, autocast, evaluate
+from pagegram_io.models.gather import gather
 from pagegram_io.models.memory import Memory
 from pagegram_io.models.presets import Preset
 from pagegram_io.models.rowrms import RowRms
@@ -112,7 +112,7 @@ class Trainer:
     def _read(self, begins: np.ndarray) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """The distinct rows of a batch, their weights as a leaf, and for each use, [windows, context, columns], which.
 
-        Autograd sums a row's gradients over its uses in the backward of the embedding, so before they are squared.
+        Autograd sums a row's gradients over its uses in the backward of ``gather``, so before they are squared.
         """
         if self.addressing is None or self.table is None:
             return None, None, None
@@ -129,7 +129,7 @@ class Trainer:
         ids = ids.to(self.device)
         vectors = signs = None
         if self.addressing is not None and leaf is not None and places is not None:
-            vectors = F.embedding(places, leaf)
+            vectors = gather(leaf, places)
             signs = self.addressing.signs(window_stream(self.stream, begins, preset.context)).view(vectors.shape)
         with autocast(self.device):
             logits = self.compiled(ids[:, :-1], vectors, signs)

@@ -7,7 +7,7 @@
 #define VOCABULARY 10
 
 static uint32_t ids[COUNT];
-static const uint64_t starts[] = {0, 1, 63, 64, 65, 130, 131, 299};
+static const uint64_t starts[] = {0, 1, 63, 64, 65, 100, 100, 130, 131, 299}; /* one document is empty */
 static const pgio_tokens stream = {ids, COUNT, starts, sizeof starts / sizeof *starts, 1000, 4};
 static const uint32_t classes[VOCABULARY] = {4, PGIO_NO_TEXT, 2, 2, 0, 9, PGIO_NO_TEXT, 7, 1, 3};
 

@@ -49,7 +49,11 @@ static int make_file(table_file *file, bool packed)
     uint64_t group_bytes = packed ? UNITS * unit_bytes : (uint64_t)UNITS * PAGE_BYTES;
     for (uint32_t g = 0; g < 2; g++) {
         file->groups[g] = (pgio_group){(uint64_t)g * UNITS * UNIT_ROWS, UNIT_ROWS, GROUP_COLUMNS, 1};
-        file->regions[g] = (pgio_region){g * group_bytes, UNITS, unit_bytes, ROW_BYTES, packed ? 0 : 1};
+        file->regions[g] = (pgio_region){.base_byte = g * group_bytes,
+                                         .unit_count = UNITS,
+                                         .unit_bytes = unit_bytes,
+                                         .row_bytes = ROW_BYTES,
+                                         .units_per_page = packed ? 0 : 1};
     }
     file->page_count = (2 * group_bytes + PAGE_BYTES - 1) / PAGE_BYTES;
     uint64_t bytes = file->page_count * PAGE_BYTES;
@@ -343,20 +347,68 @@ static int test_wrong_pages_are_named_and_never_kept(void)
     return 0;
 }
 
+/* Refused before any page is accessed, wherever in the batches it stands. */
+static int check_row_refused(pgio_table *table, uint64_t wrong)
+{
+    enum { MANY = 3000 }; /* more tokens than one batch of accesses */
+    pgio_table_client *client;
+    pgio_prefetch *prefetch;
+    pgio_table_stats stats;
+    CHECK(pgio_table_client_open(&client, table, NULL) == 0);
+    uint64_t *rows = malloc(MANY * COLUMNS * sizeof *rows), random = 5;
+    float *values = malloc((size_t)MANY * COLUMNS * ROW_BYTES);
+    CHECK(rows && values);
+    pgio_table_output output = values_to(values);
+    for (uint32_t at = 0; at < 2; at++) {
+        draw_rows(&random, rows, MANY);
+        rows[at ? MANY * COLUMNS - 1 : 1] = wrong;
+        CHECK_REFUSED(ERANGE, pgio_table_lookup(client, rows, MANY, &output, &error),
+                      pgio_table_lookup(client, rows, MANY, &output, NULL));
+    }
+    CHECK_REFUSED(ERANGE, pgio_table_prefetch(&prefetch, client, rows + (MANY - 1) * COLUMNS, 1, &error),
+                  pgio_table_prefetch(&prefetch, client, rows + (MANY - 1) * COLUMNS, 1, NULL));
+    CHECK(prefetch == NULL);
+    pgio_table_stats_get(table, &stats);
+    CHECK_EQUAL(stats.accesses, 0);
+    pgio_table_client_close(client);
+    free(rows);
+    free(values);
+    return 0;
+}
+
+static int test_wrong_rows_are_refused_before_any_access(void)
+{
+    table_file file;
+    pgio_table *table;
+    CHECK(make_file(&file, false) == 0);
+    CHECK(open_table(&table, &file, 20) == 0);
+    CHECK(check_row_refused(table, ROWS) == 0);
+    CHECK(check_row_refused(table, UINT64_MAX) == 0); /* absent: it touches no page, and has nothing to give out */
+    pgio_table_close(table);
+    remove_file(&file);
+    return 0;
+}
+
 static int test_refusals(void)
 {
     table_file file;
     pgio_table *table;
     CHECK(make_file(&file, false) == 0);
     const pgio_table_options good = options_of(&file, 20);
-    pgio_table_options wrong[6] = {good, good, good, good, good, good};
+    enum { WRONG = 9 };
+    pgio_table_options wrong[WRONG];
+    for (int i = 0; i < WRONG; i++)
+        wrong[i] = good;
     wrong[0].cache_bytes = PAGE_BYTES; /* less than one token's pages */
     wrong[1].row_format = 9;
     wrong[2].row_width = 7;
     wrong[3].page_count++;
     wrong[4].flags = PGIO_READER_VERIFY;
     wrong[5].row_format = PGIO_ROW_NF4;
-    for (int i = 0; i < 6; i++)
+    wrong[6].depth = 0;
+    wrong[7].data_byte = DATA_BYTE + 8;
+    wrong[8].engine = 9;
+    for (int i = 0; i < WRONG; i++)
         CHECK_REFUSED(EINVAL, pgio_table_open(&table, file.path, &wrong[i], file.groups, 2, file.regions, 2, &error),
                       pgio_table_open(&table, file.path, &wrong[i], file.groups, 2, file.regions, 2, NULL));
     CHECK_REFUSED(ENOENT, pgio_table_open(&table, "/does/not/exist", &good, file.groups, 2, file.regions, 2, &error),
@@ -371,6 +423,7 @@ static int test_refusals(void)
 int main(void)
 {
     RUN(test_refusals);
+    RUN(test_wrong_rows_are_refused_before_any_access);
     RUN(test_wrong_pages_are_named_and_never_kept);
     RUN(test_reads_are_the_simulated_misses);
     RUN(test_threads_share_a_cache_of_any_size);

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pagegram_io.deployed import FAMILIES
 from pagegram_io.deployed.family import Address, Family, RowFormat, TableTensor
 from pagegram_io.layout import Hash
 
@@ -143,3 +144,20 @@ def sharded_files(folder: Path, shards: int, style: str, row_bytes: int = 320, d
         write_safetensors(folder / file, tensors)
     assert family.tensors[0].stored_rows == len(rows)
     return rows
+
+
+def bare_deepseek(folder: Path) -> Path:
+    """DeepSeek's two tensors of weights and two of scales, 202.8 GB of them, as headers alone. Returns the folder."""
+    mapping = {}
+    for i, (tensor, layer) in enumerate(zip(FAMILIES["deepseek-v4.1-flash"].tensors, (1, 14), strict=True)):
+        fields, at = {}, 0
+        for part, dtype, width in (("scale", "F8_E8M0", 8), ("weight", "F8_E4M3", 256)):
+            name = f"layers.{layer}.engram.embed.{part}"
+            end = at + tensor.rows * width
+            fields[name] = {"dtype": dtype, "shape": [tensor.rows, width], "data_offsets": [at, end]}
+            mapping[name], at = f"m-{i}.safetensors", end
+        text = json.dumps(fields).encode()
+        text += b" " * (-len(text) % 8)
+        (folder / f"m-{i}.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": mapping}))
+    return folder
