@@ -10,7 +10,6 @@
 
 #include "curve.h"
 
-#define BLOCK             16384               /* places compacted at a time */
 #define POSITIONS_AT_MOST ((uint64_t)1 << 31) /* the kernels compare positions as signed */
 #define FOLD_AFTER        ((uint64_t)1 << 31) /* accesses that a 32-bit counter surely holds */
 
@@ -43,11 +42,11 @@ static bool allocate(pgio_curve *curve)
     curve->total = pgio_zeroed(histogram_places(curve) * sizeof *curve->total);
     curve->accesses = calloc((size_t)classes * 2, sizeof *curve->accesses);
     curve->class_of_column = malloc(curve->column_count * sizeof *curve->class_of_column);
-    curve->block_pages = malloc(BLOCK * 3 * sizeof *curve->block_pages);
+    curve->block = malloc(sizeof *curve->block);
     curve->first_tokens = pgio_zeroed(curve->positions.page_count * sizeof *curve->first_tokens);
     return curve->first_tokens && curve->within && curve->blocks && curve->level14 && curve->level19 &&
            curve->before23 && curve->recent && curve->total && curve->accesses && curve->class_of_column &&
-           curve->block_pages;
+           curve->block;
 }
 
 int pgio_curve_new(pgio_curve **out, uint64_t page_count, const uint32_t *class_of_column, uint32_t column_count,
@@ -76,8 +75,6 @@ int pgio_curve_new(pgio_curve **out, uint64_t page_count, const uint32_t *class_
         return pgio_fail(error, ENOMEM, "no memory for a curve of %" PRIu64 " pages", page_count);
     }
     curve->compulsory = curve->accesses + class_count;
-    curve->block_places = curve->block_pages + BLOCK;
-    curve->block_classes = curve->block_places + BLOCK;
     memcpy(curve->class_of_column, class_of_column, column_count * sizeof *class_of_column);
     curve->positions.next = CURVE_BATCH; /* the first whole word after position 0 */
     *out = curve;
@@ -99,7 +96,7 @@ void pgio_curve_free(pgio_curve *curve)
     pgio_positions_free(&curve->positions);
     free(curve->accesses);
     free(curve->class_of_column);
-    free(curve->block_pages);
+    free(curve->block);
     free(curve);
 }
 
@@ -146,24 +143,14 @@ static void run(pgio_curve *curve, const curve_run *all)
 /* Squeezes unused places out, then runs what is left. */
 static void run_block(pgio_curve *curve, const uint32_t *pages, uint64_t first_place, uint64_t count)
 {
-    uint32_t kept = 0, column = (uint32_t)(first_place % curve->column_count);
-    uint32_t within = column; /* places are told from the start of the block's first token */
-    for (uint64_t i = 0; i < count; i++) {
-        uint32_t class = curve->class_of_column[column];
-        curve->block_pages[kept] = pages[i];
-        curve->block_places[kept] = within + (uint32_t)i;
-        curve->block_classes[kept] = class;
-        bool used = pages[i] != PGIO_NO_PAGE;
-        curve->accesses[class] += used;
-        kept += used;
-        column = column + 1 == curve->column_count ? 0 : column + 1;
-    }
+    pgio_block *block = curve->block;
+    pgio_block_fill(block, pages, first_place, count, curve->class_of_column, curve->column_count, curve->accesses);
     uint64_t tokens = curve->tokens;
     curve->tokens += first_place / curve->column_count;
-    const curve_run all = {.pages = curve->block_pages,
-                           .places = curve->block_places,
-                           .classes = curve->class_count > 1 ? curve->block_classes : NULL,
-                           .count = kept};
+    const curve_run all = {.pages = block->pages,
+                           .places = block->places,
+                           .classes = curve->class_count > 1 ? block->classes : NULL,
+                           .count = block->count};
     run(curve, &all);
     curve->tokens = tokens;
 }
@@ -176,13 +163,13 @@ int64_t pgio_curve_access(pgio_curve *curve, const uint32_t *pages, uint64_t tok
         return status;
     bool dense = !holes && curve->class_count == 1;
     for (uint64_t done = 0; done < count;) {
-        if (curve->positions.limit - curve->positions.next < BLOCK + CURVE_BATCH) {
+        if (curve->positions.limit - curve->positions.next < PGIO_BLOCK_PLACES + CURVE_BATCH) {
             renumber(curve);
-            if (curve->positions.limit - curve->positions.next < BLOCK + CURVE_BATCH)
+            if (curve->positions.limit - curve->positions.next < PGIO_BLOCK_PLACES + CURVE_BATCH)
                 return pgio_fail(error, EOVERFLOW,
                                  "2 billion pages are in use at once; that is more than can be told apart");
         }
-        uint64_t n = dense ? curve->positions.limit - curve->positions.next - CURVE_BATCH : BLOCK;
+        uint64_t n = dense ? curve->positions.limit - curve->positions.next - CURVE_BATCH : PGIO_BLOCK_PLACES;
         n = count - done < n ? count - done : n;
         if (curve->unfolded + n > FOLD_AFTER)
             fold(curve);
@@ -222,6 +209,6 @@ uint64_t pgio_curve_state_bytes(const pgio_curve *curve)
            counter_bytes(curve, 9, sizeof *curve->blocks) + counter_bytes(curve, 14, sizeof *curve->level14) +
            counter_bytes(curve, 19, sizeof *curve->level19) + counter_bytes(curve, 23, sizeof *curve->before23) +
            histogram_places(curve) * (sizeof *curve->recent + sizeof *curve->total) + sizeof *curve +
-           curve->positions.page_count * sizeof *curve->first_tokens + BLOCK * 3 * sizeof *curve->block_pages +
+           curve->positions.page_count * sizeof *curve->first_tokens + sizeof *curve->block +
            curve->class_count * 2 * sizeof *curve->accesses;
 }

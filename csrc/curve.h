@@ -18,7 +18,8 @@ struct pgio_curve {
     uint64_t *first_tokens; /* the token that first touched the k-th distinct page */
     uint64_t live_count, histogram_length, unfolded, tokens;
     uint64_t *accesses, *compulsory; /* [class] */
-    uint32_t *class_of_column, *block_pages, *block_places, *block_classes;
+    uint32_t *class_of_column;
+    pgio_block *block;
     uint32_t column_count, class_count, isa;
 };
 

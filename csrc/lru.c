@@ -12,8 +12,7 @@
 #include "lru.h"
 #include "positions.h"
 
-#define BLOCK             16384 /* places compacted at a time where a matrix has unused ones */
-#define LAST_AHEAD        48    /* accesses between a prefetch and its use */
+#define LAST_AHEAD        48 /* accesses between a prefetch and its use */
 #define BITMAP_AHEAD      16
 #define POSITIONS_AT_MOST (((uint64_t)1 << 32) - 1024)
 #define NAMING_AT_LEAST   ((uint64_t)1 << 20) /* positions of a cache that names its victims, and 4 a page of it */
@@ -36,9 +35,7 @@ struct pgio_lru {
     uint32_t tails[PGIO_MAX_CAPACITIES];
     bool first_is_empty; /* the caller's first cache holds no pages */
     uint32_t *page_at;   /* the page accessed at each position, where victims are named; else NULL */
-    uint32_t block_pages[BLOCK];
-    uint32_t block_places[BLOCK]; /* where in the caller's matrix each came from */
-    uint32_t block_classes[BLOCK];
+    pgio_block block;
 };
 
 static int new_lru(pgio_lru **out, uint64_t page_count, const uint64_t *capacities, uint32_t capacity_count,
@@ -208,32 +205,20 @@ static void access_dense(pgio_lru *lru, const uint32_t *pages, uint64_t first_pl
 static void access_block(pgio_lru *lru, const uint32_t *pages, uint64_t first_place, uint64_t count, uint8_t *missed,
                          uint32_t *victims)
 {
-    uint32_t kept = 0, column = (uint32_t)(first_place % lru->column_count);
-    for (uint64_t i = 0; i < count; i++) {
-        uint32_t class = lru->class_of_column[column];
-        lru->block_pages[kept] = pages[i];
-        lru->block_places[kept] = (uint32_t)i;
-        lru->block_classes[kept] = class;
-        bool used = pages[i] != PGIO_NO_PAGE;
-        lru->accesses[class] += used && lru->class_count > 1;
-        kept += used;
-        column = column + 1 == lru->column_count ? 0 : column + 1;
-    }
+    pgio_block *block = &lru->block;
+    pgio_block_fill(block, pages, first_place, count, lru->class_of_column, lru->column_count,
+                    lru->class_count > 1 ? lru->accesses : NULL); /* else access_run counts them */
     if (missed)
         memset(missed + first_place, 0, count);
-    uint64_t tokens = lru->tokens;
-    uint32_t within = (uint32_t)(first_place % lru->column_count);
+    uint64_t tokens = lru->tokens, from = first_place - first_place % lru->column_count;
     lru->tokens += first_place / lru->column_count;
-    for (uint32_t i = 0; within && i < kept; i++)
-        lru->block_places[i] += within;
-    const uint32_t *classes = lru->class_count > 1 ? lru->block_classes : NULL;
+    const uint32_t *classes = lru->class_count > 1 ? block->classes : NULL;
     if (victims) {
         memset(victims + first_place, 0xFF, count * sizeof *victims);
-        access_run(lru, lru->block_pages, lru->block_places, 0, NULL, kept, 1, missed + first_place - within,
-                   victims + first_place - within);
+        access_run(lru, block->pages, block->places, 0, NULL, block->count, 1, missed + from, victims + from);
     } else {
-        access_run(lru, lru->block_pages, lru->block_places, 0, classes, kept, lru->cache_count,
-                   missed ? missed + first_place - within : NULL, NULL);
+        access_run(lru, block->pages, block->places, 0, classes, block->count, lru->cache_count,
+                   missed ? missed + from : NULL, NULL);
     }
     lru->tokens = tokens;
 }
@@ -256,13 +241,13 @@ static int64_t access_all(pgio_lru *lru, const uint32_t *pages, uint64_t token_c
         return status;
     bool dense = !holes && !missed && lru->class_count == 1;
     for (uint64_t done = 0; done < count;) {
-        if (lru->positions.limit - lru->positions.next < BLOCK) {
+        if (lru->positions.limit - lru->positions.next < PGIO_BLOCK_PLACES) {
             renumber(lru);
-            if (lru->positions.limit - lru->positions.next < BLOCK)
+            if (lru->positions.limit - lru->positions.next < PGIO_BLOCK_PLACES)
                 return pgio_fail(error, EOVERFLOW,
                                  "4 billion pages are in use at once; that is more than can be told apart");
         }
-        uint64_t n = dense ? lru->positions.limit - lru->positions.next : BLOCK;
+        uint64_t n = dense ? lru->positions.limit - lru->positions.next : PGIO_BLOCK_PLACES;
         n = count - done < n ? count - done : n;
         if (dense)
             access_dense(lru, pages + done, done, n);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "reader.h"
+#include "thread.h"
 
 #define THREADS_MAX 4096
 #define STACK_BYTES ((size_t)64 << 10)
@@ -96,7 +97,7 @@ int pgio_pool_open(pgio_reader *reader, pgio_error *error)
     pthread_attr_setstacksize(&small, STACK_BYTES);
     int status = 0;
     for (; pool->thread_count < depth && !status; pool->thread_count += status == 0)
-        status = pthread_create(&pool->threads[pool->thread_count], &small, serve, pool);
+        status = pgio_thread_new(&pool->threads[pool->thread_count], &small, serve, pool);
     pthread_attr_destroy(&small);
     reader->pool = pool;
     if (!status)

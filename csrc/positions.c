@@ -105,3 +105,22 @@ int pgio_pages_check(const uint32_t *pages, uint64_t count, uint64_t page_count,
         return pgio_fail(error, ERANGE, "page %u is not in a table of %" PRIu64 " pages", high - 1, page_count);
     return 0;
 }
+
+void pgio_block_fill(pgio_block *block, const uint32_t *pages, uint64_t first_place, uint64_t count,
+                     const uint32_t *class_of_column, uint32_t column_count, uint64_t *accesses)
+{
+    assert(count <= PGIO_BLOCK_PLACES);
+    uint32_t kept = 0, column = (uint32_t)(first_place % column_count), within = column;
+    for (uint64_t i = 0; i < count; i++) { /* without a branch: which places are unused is not to be foreseen */
+        uint32_t class = class_of_column[column];
+        bool used = pages[i] != PGIO_NO_PAGE;
+        block->pages[kept] = pages[i];
+        block->places[kept] = within + (uint32_t)i;
+        block->classes[kept] = class;
+        if (accesses)
+            accesses[class] += used;
+        kept += used;
+        column = column + 1 == column_count ? 0 : column + 1;
+    }
+    block->count = kept;
+}

@@ -30,4 +30,18 @@ int pgio_classes_check(const uint32_t *class_of_column, uint32_t column_count, u
  * page_count. */
 int pgio_pages_check(const uint32_t *pages, uint64_t count, uint64_t page_count, uint64_t *holes, pgio_error *error);
 
+/* Part of a caller's matrix without its unused places. */
+#define PGIO_BLOCK_PLACES 16384
+typedef struct pgio_block {
+    uint32_t pages[PGIO_BLOCK_PLACES];
+    uint32_t places[PGIO_BLOCK_PLACES]; /* told from the first place of the block's first token */
+    uint32_t classes[PGIO_BLOCK_PLACES];
+    uint32_t count;
+} pgio_block;
+
+/* pages: `count` places from first_place on, PGIO_BLOCK_PLACES at most. accesses: [class], which they are added to,
+ * or NULL. */
+void pgio_block_fill(pgio_block *block, const uint32_t *pages, uint64_t first_place, uint64_t count,
+                     const uint32_t *class_of_column, uint32_t column_count, uint64_t *accesses);
+
 #endif

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "table.h"
+#include "thread.h"
 
 struct pgio_prefetch {
     pgio_table *table;
@@ -67,7 +68,7 @@ static int start_fetcher(pgio_table *table, pgio_error *error)
     int status = pgio_client_new(&table->fetcher, table, error);
     if (status)
         return status;
-    status = pthread_create(&table->fetching, NULL, fetch, table);
+    status = pgio_thread_new(&table->fetching, NULL, fetch, table);
     if (!status)
         return 0;
     pgio_client_free(table->fetcher);

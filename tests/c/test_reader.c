@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -192,6 +193,37 @@ static int check_engine(uint32_t engine, uint32_t flags)
     return 0;
 }
 
+static volatile sig_atomic_t handled;
+
+static void handle(int signal_number)
+{
+    (void)signal_number;
+    handled = 1;
+}
+
+/* A signal that the program's thread blocks waits for it; no thread of the reader's takes it. */
+static int check_signals(void)
+{
+    pgio_reader *reader;
+    sigset_t usr1, waiting;
+    struct sigaction ours = {.sa_handler = handle}, before;
+    uint8_t *memory = aligned_alloc(4096, DEPTH * PAGE_BYTES);
+    uint64_t pages[DEPTH] = {0};
+    int32_t status[DEPTH];
+    CHECK(memory && sigaction(SIGUSR1, &ours, &before) == 0);
+    CHECK(open_reader(&reader, PGIO_ENGINE_PSYNC, 0, DEPTH) == 0);
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    CHECK(pthread_sigmask(SIG_BLOCK, &usr1, NULL) == 0);
+    CHECK(kill(getpid(), SIGUSR1) == 0);
+    CHECK(pgio_reader_read(reader, pages, DEPTH, memory, status, NULL) == 0); /* they all have run */
+    CHECK(!handled && sigpending(&waiting) == 0 && sigismember(&waiting, SIGUSR1) == 1);
+    CHECK(pthread_sigmask(SIG_UNBLOCK, &usr1, NULL) == 0 && handled);
+    pgio_reader_close(reader);
+    free(memory);
+    return sigaction(SIGUSR1, &before, NULL);
+}
+
 static int check_refusals(void)
 {
     pgio_reader_options options = {.page_bytes = PAGE_BYTES, .depth = 1, .flags = PGIO_READER_BUFFERED};
@@ -222,6 +254,7 @@ int main(void)
 {
     CHECK(write_file() == 0);
     CHECK(check_refusals() == 0);
+    CHECK(check_signals() == 0);
     CHECK(check_engine(PGIO_ENGINE_PSYNC, 0) == 0);
     CHECK(check_engine(PGIO_ENGINE_IO_URING, 0) == 0);
     CHECK(check_engine(PGIO_ENGINE_IO_URING, PGIO_READER_NO_FIXED | PGIO_READER_CLOCK_EACH) == 0);
