@@ -61,8 +61,9 @@ def test_the_c_tests_pass_under_the_address_and_undefined_behaviour_sanitizers(t
 @pytest.mark.slow
 def test_threads_share_a_table_under_the_thread_sanitizer(tmp_path: Path) -> None:
     options = ["-DPGIO_TESTS=ON", "-DPGIO_SANITIZE=thread", "-DCMAKE_C_FLAGS_RELEASE=-O1"]
-    build(tmp_path, *options, target="test_table")
-    call(tmp_path / "test_table", TSAN_OPTIONS="halt_on_error=1")
+    for name in ("test_table", "test_table_refusals"):
+        build(tmp_path, *options, target=name)
+        call(tmp_path / name, TSAN_OPTIONS="halt_on_error=1")
 
 
 # One program for both languages: the whole way from tokens to misses.
