@@ -26,6 +26,9 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python bench/simulator.py
 	$(BIN)/python bench/scaling.py
 	$(BIN)/python bench/reader.py --part 1
+	$(BIN)/python bench/emission.py
+	$(BIN)/python bench/nf4.py
+	$(BIN)/python bench/training.py
 
 figure4: $(VENV)/installed
 	$(BIN)/pagegram-io figure4 -o build/figure4 --force
