@@ -41,6 +41,7 @@ class DeviceJob:
     layout: Layout | None = None
     cache_pages: int = 0
     cache_bytes: int = 0
+    warm_tokens: int = 0  # of the stream, which fill the cache first, without a read
     decode: bool = False
     batch: int = 1
     runtime: float = 10.0
@@ -93,22 +94,34 @@ class Replay:
         classes = np.zeros(self._columns, np.uint32)
         self._lru = native.Lru(layout.page_count, [job.cache_pages], classes) if job.cache_pages else None
         self.loops = 0
+        if self._lru is not None and job.warm_tokens:
+            self._warm(self._lru, len(stream.ids))
 
-    def _emit(self) -> np.ndarray:
+    def _warm(self, lru: native.Lru, stream_tokens: int) -> None:
+        """Fill the cache with the stream's first tokens, as the simulator's warm-up does."""
+        left = self._job.warm_tokens // len(self._parts)
+        if left >= stream_tokens // len(self._parts):
+            raise ValueError(f"a warm-up of {self._job.warm_tokens} tokens leaves none of a stream of {stream_tokens}")
+        while left:
+            pages = self._emit(min(left, self._tokens))
+            lru.access(np.ascontiguousarray(pages.reshape(-1, self._columns)))
+            left -= len(pages)
+
+    def _emit(self, tokens: int) -> np.ndarray:
         """Pages of the next tokens, uint32 [steps, parts, columns]; the parts are equally long."""
         buffers = []
         for part in self._parts:
-            buffer = np.empty((self._tokens, self._columns), np.uint32)
+            buffer = np.empty((tokens, self._columns), np.uint32)
             buffers.append(buffer[: part.next(buffer)])
         return np.stack(buffers, axis=1)
 
     def next(self) -> Work | None:
-        pages = self._emit()
+        pages = self._emit(self._tokens)
         if not len(pages):
             self.loops += 1
             for part in self._parts:
                 part.rewind()
-            pages = self._emit()
+            pages = self._emit(self._tokens)
         steps, parts, _ = pages.shape
         lines = np.ascontiguousarray(pages.reshape(steps * parts, self._columns))
         wanted = lines != native.NO_PAGE
@@ -419,7 +432,8 @@ def make_record(
         "layout": layout.name if layout else "uniform", "slots": layout.slots if layout else None,
         "table_params": layout.table_params if layout else None, "row_format": layout.row_format if layout else None,
         "table_pages": layout.page_count if layout else None, "wrapped": job.wrap,
-        "cache_bytes": job.cache_bytes, "cache_pages": job.cache_pages, "seed": job.seed,
+        "cache_bytes": job.cache_bytes, "cache_pages": job.cache_pages,
+        "warm_tokens": job.warm_tokens if job.cache_pages else 0, "seed": job.seed,
         "stream": stream.name if stream is not None and layout else None,
         "stream_sha256": stream.sha256 if stream is not None and layout else None,
         "tokens": tokens if layout else None, "loops": loops, "reads": reads, **errors,

@@ -274,6 +274,8 @@ def _describe_device(rows: Sequence[Mapping[str, Any]], curves: Sequence[DeviceC
     if len(caches) == 1:
         cache_bytes = caches.pop()
         parts += [f"{format_bytes(cache_bytes)} of pages cached in front" if cache_bytes else "no cache in front"]
+    warmed = {row.get("warm_tokens", 0) for row in rows if row.get("cache_bytes")}
+    parts += [f"caches filled by {max(warmed):,} tokens first"] if any(warmed) else []
     sizes = {row["table_params"] for row in rows if row.get("table_params") is not None}
     parts += [f"tables of {format_count(sizes.pop())} parameters"] if len(sizes) == 1 else []
     text = f"Target {'; '.join(parts)}."

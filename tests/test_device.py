@@ -78,6 +78,30 @@ def test_device_reads_are_the_simulated_misses(
     assert sum(record[key] for key in record if key.startswith("errors_")) == 0
 
 
+@pytest.mark.parametrize("layout", ["engram", "pagegram"])
+def test_a_warm_cache_misses_what_the_simulator_says(
+    layout: str, dense: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["--layout", layout, "--table", "10M", "--cache", "1MiB", "--warm", "20K"]
+    (record,) = nvme([str(dense), *common, "--limit", "30K", "--reads", "5K", "--depth", "16"], capsys)
+    assert run(["simulate", *common, "--limit", "25K", "--slots", "4", "--json"]) == 0
+    simulated = json.loads(capsys.readouterr().out)
+    assert (record["warm_tokens"], record["tokens"]) == (20_000, 5_000)
+    assert record["reads"] == simulated["misses"] < 0.9 * simulated["accesses"]
+
+
+def test_warm_ups_that_cannot_be(dense: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["nvme", str(dense), "--layout", "flat", "--table", "10M", "--limit", "5K", "--reads", "1K"]
+    for more, told in (
+        (["--warm", "1K"], "--warm fills a cache"),
+        (["--uniform", "--warm", "1K"], "--warm fills a cache"),
+        (["--warm", "5K", "--cache", "1MiB"], "leaves none"),
+    ):
+        words = [word for word in common if "--uniform" not in more or word not in ("--layout", "flat")]
+        assert run([*words, *more]) == 2
+        assert told in capsys.readouterr().err
+
+
 def test_record_of_uniform_reads(dense: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (record,) = nvme([str(dense), "--uniform", *RUN, "--depth", "8"], capsys)
     assert record["layout"] == "uniform" and record["direct"] and record["target_kind"] == "file"

@@ -1,4 +1,4 @@
-"""A mini model that was trained and packed elsewhere gives here, from flash, the losses that it gave there (C19, C28)."""
+"""A mini model that was trained and packed elsewhere gives, from flash, the losses it gave there (C19, C28)."""
 
 from __future__ import annotations
 

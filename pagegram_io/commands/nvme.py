@@ -133,6 +133,13 @@ OFFSET = Parsed("size", lambda text: 0 if text == "0" else parse_bytes(text))
     metavar="N",
     help="Stop after N reads (of layouts: N tokens) instead of --runtime, without ramp. [e.g. 100K]",
 )
+@click.option(
+    "--warm",
+    "warm_tokens",
+    type=COUNT,
+    metavar="N",
+    help="With --cache: the stream's first N tokens fill it, without reads. [e.g. 5M]",
+)
 @click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True, help="Whole rounds. [e.g. 5]")
 @click.option(
     "--offset", type=OFFSET, metavar="SIZE", help="Where page 0 lies; default: 0, or a table file's data. [e.g. 1GiB]"
@@ -217,6 +224,8 @@ def _refuse_useless(values: dict[str, Any]) -> None:
         useless = next((name for name in ("layouts", "slots", "caches") if given(name)), None)
         if useless:
             raise click.UsageError(f"{option_text(useless)} is for the reads of a layout; leave out it or --uniform")
+    if values["warm_tokens"] and (values["uniform"] or all(cache.bytes == 0 for cache in values["caches"])):
+        raise click.UsageError("--warm fills a cache of pages; add --cache, or leave it out")
     if given("batch") and not values["decode"]:
         raise click.UsageError("--batch is for steps; add --decode, or leave it out")
 
@@ -357,7 +366,8 @@ def make_jobs(values: dict[str, Any], shape: Any, layouts: list[Layout], base: i
         for cache_bytes, capacity, _ in cache_sizes(
             values["caches"], layout.page_bytes, layout.page_count, curve=False
         ):
-            kinds.append(replace(first, layout=layout, cache_pages=capacity, cache_bytes=cache_bytes))
+            cached = {"cache_pages": capacity, "cache_bytes": cache_bytes, "warm_tokens": values["warm_tokens"] or 0}
+            kinds.append(replace(first, layout=layout, **cached))
     return [replace(kind, depth=depth) for _ in range(values["repeat"]) for depth in values["depths"] for kind in kinds]
 
 
