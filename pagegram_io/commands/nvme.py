@@ -366,8 +366,8 @@ def make_jobs(values: dict[str, Any], shape: Any, layouts: list[Layout], base: i
         for cache_bytes, capacity, _ in cache_sizes(
             values["caches"], layout.page_bytes, layout.page_count, curve=False
         ):
-            cached = replace(first, cache_pages=capacity, cache_bytes=cache_bytes, warm_tokens=values["warm_tokens"] or 0)
-            kinds.append(replace(cached, layout=layout))
+            cached = replace(first, layout=layout, cache_pages=capacity, cache_bytes=cache_bytes)
+            kinds.append(replace(cached, warm_tokens=values["warm_tokens"] or 0))
     return [replace(kind, depth=depth) for _ in range(values["repeat"]) for depth in values["depths"] for kind in kinds]
 
 
