@@ -55,8 +55,7 @@ def command(path: str, depth: int, as_json: bool) -> int:
         try:
             found = verify(path, depth=depth, progress=report)
         except KeyboardInterrupt:
-            print(f"stopped after {format_bytes(done)} of {format_bytes(total)}", file=sys.stderr)
-            raise
+            raise KeyboardInterrupt(f"stopped after {format_bytes(done)} of {format_bytes(total)}") from None
     if not found.direct:
         print(f"note: {found.why}", file=sys.stderr)
     if as_json:

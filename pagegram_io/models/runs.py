@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import multiprocessing
 import os
 import queue
@@ -25,7 +24,7 @@ from pagegram_io.job import Job, StreamSpec, run_jobs
 from pagegram_io.layout import Layout
 from pagegram_io.models.presets import MINI, Preset
 from pagegram_io.models.train_job import TrainJob
-from pagegram_io.output import new_file
+from pagegram_io.output import new_text
 from pagegram_io.records import SimulationRecord, read_records, write_json_lines
 from pagegram_io.sizes import CacheSize
 from pagegram_io.tokens import Stream, shipped_path
@@ -233,10 +232,8 @@ def _do(run: Run) -> None:
         records = train.run(
             job, lambda tick: steps.put(1), stop=stop.is_set, stream=_read(job.stream), validation=_read(job.validation)
         )
-        text = io.StringIO()
-        write_json_lines(records, text)
-        with new_file(run.record_path, force=True) as file:
-            file.write(text.getvalue().encode())
+        with new_text(run.record_path, force=True) as file:
+            write_json_lines(records, file)
 
 
 def _seconds_of(work: Callable[[], Any]) -> float:
