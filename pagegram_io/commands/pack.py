@@ -78,6 +78,7 @@ def command(checkpoint: str, path: str, row_format: str | None, as_json: bool, f
 
 def _record(checkpoint: str, path: str, packed: Packed) -> dict[str, Any]:
     from pagegram_io.inspection import table_record
+    from pagegram_io.records import provenance
 
     counts = packed.counts
     return table_record(click.format_filename(path), packed.header) | {
@@ -86,6 +87,7 @@ def _record(checkpoint: str, path: str, packed: Packed) -> dict[str, Any]:
         "tiny_rows": counts.tiny,
         "clamped_rows": counts.clamped,
         "zero_rows": counts.zero,
+        **provenance(),
     }
 
 

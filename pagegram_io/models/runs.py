@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pagegram_io.errors import FormatError
 from pagegram_io.job import Job, StreamSpec, run_jobs
 from pagegram_io.layout import Layout
 from pagegram_io.models.presets import MINI, Preset
@@ -101,11 +102,14 @@ def runs_of(
 
 
 def read_done(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The records of the runs that are done; ValueError where one is of a run with other settings."""
+    """The records of the runs that are done; ValueError where one is of a run with other settings, or of none."""
     records = []
     for run in runs:
         if run.done:
-            [record] = read_records(run.record_path)
+            found = read_records(run.record_path)
+            if [record["kind"] for record in found] != ["train"]:
+                raise FormatError(f"{run.record_path}: not the one record of a training run; move it away")
+            [record] = found
             job, preset = run.job, run.job.preset
             wanted: dict[str, Any] = {
                 "memory": job.memory,
