@@ -12,6 +12,15 @@ from pagegram_io.records import AnyRecord
 # What simulation and device records must agree on before they stand in one line.
 SHARED_FIELDS = ("stream_sha256", "seed", "page_bytes", "row_format")
 
+# A record with one of these is of a part of the lookups, or of the table.
+PART_FIELDS = ("order", "column", "layer", "rank")
+
+# What every device record of a layout holds.
+MEASURED_FIELDS = (
+    "mode", "target", "depth", "cache_bytes", "cache_pages", "reads", "tokens", "iops", "lookups_per_second",
+    "latency_p50_ns", "latency_p99_ns",
+)  # fmt: skip
+
 # What says on which device, and how, a line was measured.
 DEVICE_FIELDS = ("target_kind", "device_model", "engine", "direct")
 
@@ -23,12 +32,15 @@ def compare(records: Iterable[AnyRecord], device_records: Iterable[AnyRecord]) -
     of uniform reads and of decode mode have no place here. Raises ValueError for records that cannot be compared.
     """
     simulated = [to_dict(r) for r in records]
-    measured = [
-        row for row in map(to_dict, device_records) if row.get("layout") != "uniform" and row["mode"] == "throughput"
-    ]
+    measured = [row for row in map(to_dict, device_records) if row.get("layout") not in (None, "uniform")]
+    for row in measured:
+        missing = next((name for name in MEASURED_FIELDS if row.get(name) is None), None)
+        if missing is not None:
+            raise ValueError(f"a device record of {row['layout']} has no {missing}: measure it again, with nvme --json")
+    measured = [row for row in measured if row["mode"] == "throughput" and row["tokens"]]
     by_cache: dict[tuple[Any, ...], Mapping[str, Any]] = {}
     for row in simulated:
-        if row.get("kind") == "simulate" and row.get("order") is None and row.get("column") is None:
+        if row.get("kind") == "simulate" and of_whole_lookups(row):
             by_cache[_layout(row) + (row["cache_pages"],)] = row
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in measured:
@@ -54,7 +66,7 @@ def compare(records: Iterable[AnyRecord], device_records: Iterable[AnyRecord]) -
                 "depth": depth,
                 "repeats": len(repeats),
                 "reads_per_token": None if twin is None else twin["reads_per_token"],
-                "device_reads_per_token": statistics.median(r["reads"] / r["tokens"] for r in repeats if r["tokens"]),
+                "device_reads_per_token": statistics.median(r["reads"] / r["tokens"] for r in repeats),
                 "iops": statistics.median(r["iops"] for r in repeats),
                 "lookups_per_second": statistics.median(r["lookups_per_second"] for r in repeats),
                 "latency_p50_ns": statistics.median(r["latency_p50_ns"] for r in repeats),
@@ -65,6 +77,11 @@ def compare(records: Iterable[AnyRecord], device_records: Iterable[AnyRecord]) -
         lines,
         key=lambda x: (x["target"], x["table_params"] or 0, x["cache_bytes"], x["depth"], x["layout"], x["slots"] or 0),
     )
+
+
+def of_whole_lookups(row: Mapping[str, Any]) -> bool:
+    """Is a simulation's record one of every read, not of those of an order, a column, a layer or a rank?"""
+    return all(row.get(name) is None for name in PART_FIELDS)
 
 
 def _layout(row: Mapping[str, Any]) -> tuple[Any, ...]:

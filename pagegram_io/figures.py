@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pagegram_io import panels, styles
+from pagegram_io.comparison import of_whole_lookups
 from pagegram_io.panels import Curve, DeviceCurve
 from pagegram_io.record_files import to_dict
 from pagegram_io.records import AnyRecord
@@ -149,9 +150,9 @@ def read_curves(records: Iterable[AnyRecord]) -> tuple[list[dict[str, Any]], lis
     if not rows:
         raise ValueError("there are no records to draw: give records of 'pagegram-io simulate --json'")
     _refuse_kind(rows, "simulate")
-    rows = [row for row in rows if row["order"] is None and row["column"] is None]
+    rows = [row for row in rows if of_whole_lookups(row)]
     if not rows:
-        raise ValueError("every record is split by order or column: a figure needs records of whole lookups")
+        raise ValueError("every record is of an order, column, layer or rank: a figure needs records of whole lookups")
     _refuse_mix(rows, SHARED_FIELDS)
     groups: dict[CurveKey, list[dict[str, Any]]] = {}
     for row in rows:

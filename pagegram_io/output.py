@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import secrets
 import signal
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 STEM_CHARACTERS_MAX = 40  # the temporary name stays below the 255 bytes of a file name, whatever the script
 
@@ -51,7 +52,17 @@ def new_file(path: str | os.PathLike[str], *, force: bool = False) -> Iterator[B
         yield file
 
 
+@contextlib.contextmanager
+def new_text(path: str | os.PathLike[str], *, force: bool = False) -> Iterator[TextIO]:
+    """As ``new_file``, for UTF-8 text; line ends stay as they are written."""
+    with new_file(path, force=force) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        yield text
+        text.detach()  # flushes, and leaves closing and renaming to new_file
+
+
 def refuse_existing(path: str, force: bool) -> None:
+    """FileExistsError, or IsADirectoryError, unless a regular file may be made under this name."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:  # a dangling link also: its target is then made

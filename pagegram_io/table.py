@@ -85,8 +85,9 @@ class Table:
             if layout.row_format not in ROW_FORMATS:
                 known = ", ".join(ROW_FORMATS)
                 raise ValueError(f"{name}: rows of {layout.row_format} are not decoded here; tables of {known} are")
+            checks = _page_checks(name, descriptor, header)
             file = TableFile(
-                name, descriptor, layout, data_byte=header.data_byte, page_checks=_page_checks(descriptor, header),
+                name, descriptor, layout, data_byte=header.data_byte, page_checks=checks,
                 cache_bytes=cache_bytes, depth=depth, engine=engine, flags=("buffered",) if buffered else (), isa=isa,
             )  # fmt: skip
         finally:
@@ -251,7 +252,7 @@ class Table:
         return wanted
 
 
-def _page_checks(descriptor: int, header: TableHeader) -> np.ndarray | None:
+def _page_checks(name: str, descriptor: int, header: TableHeader) -> np.ndarray | None:
     """``page_checks`` of a file, uint32 [pages]; None where its pages are sealed."""
     if header.checks_byte is None:
         return None
@@ -259,7 +260,7 @@ def _page_checks(descriptor: int, header: TableHeader) -> np.ndarray | None:
     while len(data) < 4 * header.page_count:
         part = os.pread(descriptor, min(4 * header.page_count - len(data), 1 << 26), header.checks_byte + len(data))
         if not part:
-            raise FormatError("the file ends before its page_checks do: it was cut while it was opened")
+            raise FormatError(f"{name}: it ends before its page_checks do: it was cut while it was opened")
         data += part
     return np.frombuffer(data, "<u4").astype(np.uint32)
 

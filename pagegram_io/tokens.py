@@ -194,10 +194,7 @@ def write_stream(path: str | os.PathLike[str], ids: np.ndarray, *, force: bool =
     FileExistsError without `force`, OSError with the path; a failure leaves nothing behind.
     """
     target = os.fspath(path)
-    compressed = target.lower().endswith(".xz")
-    suffix = os.path.splitext(target[: -len(".xz")] if compressed else target)[1].lower()
-    if suffix not in WRITTEN_SUFFIXES:
-        raise ValueError(f"{target}: token streams are written as {', '.join(WRITTEN_SUFFIXES)}, or .xz of these")
+    suffix, compressed = written_form(target)
     ids = np.asarray(ids)
     if ids.ndim != 1 or ids.dtype.kind not in "iu" or not ids.size:
         raise ValueError(f"{target}: {ids.dtype} {ids.shape} is not a non-empty one-dimensional array of integers")
@@ -215,6 +212,15 @@ def write_stream(path: str | os.PathLike[str], ids: np.ndarray, *, force: bool =
             np.lib.format.write_array_header_1_0(out, header)
         for first in range(0, ids.size, BATCH_IDS):
             out.write(np.ascontiguousarray(ids[first : first + BATCH_IDS], dtype=stored).data)
+
+
+def written_form(target: str) -> tuple[str, bool]:
+    """The suffix of a stream to be written, and whether it is compressed. ValueError for what is not written."""
+    compressed = target.lower().endswith(".xz")
+    suffix = os.path.splitext(target[: -len(".xz")] if compressed else target)[1].lower()
+    if suffix not in WRITTEN_SUFFIXES:
+        raise ValueError(f"{target}: token streams are written as {', '.join(WRITTEN_SUFFIXES)}, or .xz of these")
+    return suffix, compressed
 
 
 def _shipped_name(path: str | os.PathLike[str]) -> str | None:

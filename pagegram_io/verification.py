@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pagegram_io import native_reader
-from pagegram_io.native_reader import Reader, ReaderInfo, aligned_bytes, crc32c_of_pages
+from pagegram_io.errors import FormatError
+from pagegram_io.native_reader import Reader, ReaderInfo, aligned_bytes, crc32c_of_pages, verify_pages
 from pagegram_io.table_file import BATCH_BYTES, SEAL_BYTES, TableHeader, read_header
 
 
@@ -65,6 +66,29 @@ def verify(
             if progress:
                 progress(batch.size)
     return Verification(header, tuple(damaged), info.engine, info.direct, _how(info), time.monotonic() - started)
+
+
+def read_sound_pages(path: str | os.PathLike[str]) -> tuple[TableHeader, np.ndarray]:
+    """A table file's pages in memory, uint8 [pages * page_bytes], all checked.
+
+    FormatError, with the path, for what is not a whole table file, and for a page that is not what was written.
+    """
+    name = os.fspath(path)
+    header = read_header(name)
+    checks = _read_checks(name, header)
+    memory = np.empty(header.page_count * header.page_bytes, np.uint8)
+    step = max(1, BATCH_BYTES // header.page_bytes)
+    with open(name, "rb") as file:
+        file.seek(header.data_byte)
+        for first in range(0, header.page_count, step):
+            batch = memory[first * header.page_bytes : (first + step) * header.page_bytes]
+            if file.readinto(batch.data) < batch.size:
+                raise FormatError(f"{name}: it was cut while it was read")
+            sound = verify_pages(batch, first, header.page_bytes) if header.sealed else True
+            status = np.where(sound, np.zeros(batch.size // header.page_bytes, int), native_reader.STATUS_CORRUPT)
+            for damage in _damage_in(header, checks, first, status, batch):
+                raise FormatError(f"{name}: page {damage.page} {damage.what}; pagegram-io verify names all of them")
+    return header, memory
 
 
 def _open(name: str, header: TableHeader, depth: int, engine: str) -> Reader:

@@ -62,6 +62,19 @@ def test_lines_join_simulation_and_device() -> None:
     assert lines[2]["lookups_per_second"] == 1000.0 and lines[2]["device_reads_per_token"] == 0.5
 
 
+def test_a_part_of_the_lookups_does_not_stand_for_all() -> None:
+    parts = [simulated("flat", 256, 0.1) | {name: 1} for name in ("order", "column", "layer", "rank")]
+    assert compare([*parts, simulated("flat", 256, 0.5)], [device("flat", 256, 9.0)])[0]["reads_per_token"] == 0.5
+    assert compare([simulated("flat", 256, 0.5), *parts], [device("flat", 256, 9.0)])[0]["reads_per_token"] == 0.5
+
+
+def test_a_device_record_without_its_numbers_is_refused() -> None:
+    for name in ("mode", "target", "cache_pages", "iops"):
+        with pytest.raises(ValueError, match=f"record of flat has no {name}"):
+            compare([], [device("flat", 256, 900.0) | {name: None}])
+    assert compare([], [device("flat", 256, 900.0, tokens=0)]) == []
+
+
 def test_records_of_different_streams_are_refused() -> None:
     with pytest.raises(ValueError, match="stream_sha256"):
         compare([simulated("flat", 256, 0.5)], [device("flat", 256, 900.0, stream_sha256="cd")])

@@ -169,7 +169,8 @@ def test_damaged_checkpoints_are_refused_in_one_line(tmp_path: Path) -> None:
     refused("config.json", b"[]", "not the configuration")
     refused("config.json", json.dumps(config | {"schema": 2}).encode(), "schema 2")
     refused("config.json", json.dumps({k: v for k, v in config.items() if k != "state"}).encode(), "has no state")
-    refused("config.json", json.dumps(config | {"state": {}}).encode(), "not a whole checkpoint")
+    refused("config.json", json.dumps(config | {"state": {}}).encode(), "its step is None")
+    refused("config.json", json.dumps(config | {"state": {"step": 1}}).encode(), "not a whole checkpoint")
     for name in ("model.safetensors", "table.safetensors", "optimizer.safetensors"):
         refused(name, (out / name).read_bytes()[:-9], "cannot be read")
     other = {key: tensor[:-1].contiguous() for key, tensor in load_file(out / "table.safetensors").items()}
@@ -213,3 +214,48 @@ def test_a_checkpoint_says_what_pack_needs(tmp_path: Path) -> None:
     assert trainer.table is not None
     every = torch.arange(len(rows))
     assert torch.equal(trainer.table.read(every, 6), rows)
+
+
+def test_a_damaged_configuration_is_refused_before_anything_is_made_of_it(tmp_path: Path) -> None:
+    """Without a limit on what it says, a few digits could ask for any amount of memory, or for steps without end."""
+    out = tmp_path / "run"
+    run_tiny(tiny_job(out=str(out), steps=2))
+    config = json.loads((out / "config.json").read_text())
+
+    def refused(words: str, **changes: Any) -> None:
+        (out / "config.json").write_text(json.dumps(config | changes))
+        with pytest.raises(FormatError, match=words) as caught:
+            run_tiny(checkpoint.job_in(checkpoint.read_config(str(out)), str(out)))
+        assert str(out) in str(caught.value) and "\n" not in str(caught.value)
+
+    preset, state = config["preset"], config["state"]
+    refused("its seed is 'x'", seed="x")
+    refused("its step is 3, of 2 steps", state=state | {"step": 3})
+    refused("its step is 2, of -3 steps", steps=-3)
+    refused("as many numbers each", state=state | {"train_losses": []})
+    refused("another type", state=state | {"loss_sum": "x"})
+    refused("its preset cannot be read", preset={"name": "tiny"})
+    refused("integer modulo by zero", preset=preset | {"heads": 0})
+    refused("a model of .* parameters is not in", preset=preset | {"dim": preset["heads"] * 2_000_000})
+    refused("its context is", preset=preset | {"context": 2**30})
+    refused("its validation_windows is 'many'", preset=preset | {"validation_windows": "many"})
+    refused("its layout has others", table_params=config["table_params"] * 1000)
+    refused("its stream stream cannot be read .its path is 3", stream=config["stream"] | {"path": 3})
+
+
+def test_a_loss_that_is_no_number_is_told(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run_tiny(tiny_job(out=str(out), steps=1))
+    rows = load_file(out / "table.safetensors")["rows"]
+    save_file({"rows": torch.full_like(rows, float("nan"))}, out / "table.safetensors")
+    with pytest.raises(FormatError, match="run: its loss is nan"):
+        run_evaluation(EvalJob(str(out)), validation=VALIDATION)
+
+
+def test_too_large_a_table_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("[enforce fail] can't allocate memory: you tried to allocate 8000 bytes.")
+
+    monkeypatch.setattr("pagegram_io.models.trainer.RowRms", refuse)
+    with pytest.raises(MemoryError, match="8000 bytes more were asked for.; give a smaller table"):
+        run_tiny(tiny_job())

@@ -12,6 +12,7 @@ import torch
 from test_models_train import STREAM, TINY, VALIDATION, tiny_job
 
 from pagegram_io.cli import run as run_command
+from pagegram_io.errors import FormatError
 from pagegram_io.job import Job, StreamSpec
 from pagegram_io.job import run as simulate
 from pagegram_io.models import checkpoint
@@ -23,6 +24,7 @@ from pagegram_io.models.train import run
 from pagegram_io.models.windows import held_out_begins, window_stream
 from pagegram_io.sizes import parse_cache
 from pagegram_io.table import Table
+from pagegram_io.table_file import read_header
 from pagegram_io.tokens import Stream
 
 MEMORIES = ("flat", "engram", "pagegram")
@@ -161,3 +163,13 @@ def test_the_bench_of_quality_on_a_checkpoint(
         quality.check("run", "4KiB", same, other, 5, 5)
     with pytest.raises(SystemExit, match="5 reads, and the simulator counts 6 misses"):
         quality.check("run", "4KiB", same, same, 5, 6)
+
+
+def test_a_damaged_page_is_named_from_ram_as_from_flash(checkpoints: Path, tmp_path: Path) -> None:
+    path = tmp_path / "table.safetensors"
+    source = checkpoints / "pagegram.nf4.safetensors"
+    data = bytearray(source.read_bytes())
+    data[read_header(source).data_byte + 10] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match="page 0 does not fit its checksum"):
+        PackedRows(path)

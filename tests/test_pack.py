@@ -124,7 +124,7 @@ def test_batches_change_no_byte(layout: Layout, tmp_path: Path, monkeypatch: pyt
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     layout=st.sampled_from([flat, engram, lambda params, shape: pagegram(params, 5, shape)]),
-    params=st.integers(15_000, 60_000),  # nine heads of 64 values need nine primes of rows, up to 23
+    params=st.integers(20_000, 60_000),  # nine heads of 64 values need nine primes of rows, up to 23
     shape=st.builds(
         Shape,
         orders=st.sampled_from([(1,), (2, 3), (1, 3, 4)]),

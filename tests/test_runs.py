@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from pagegram_io.errors import FormatError
 from pagegram_io.models import runs
 from pagegram_io.models.presets import MINI, Preset
 
@@ -81,6 +82,10 @@ def test_a_record_of_other_settings_is_refused(done_folder, tmp_path):
     (tmp_path / "mini-flat-seed0.jsonl").write_text(json.dumps({**record, "seed": 5}) + "\n")
     with pytest.raises(ValueError, match="has seed 5, and this run 0"):
         runs.read_done(tiny_runs(tmp_path))
+    for text in ("", json.dumps({"kind": "nvme"}) + "\n", 2 * (json.dumps(record) + "\n")):
+        (tmp_path / "mini-flat-seed0.jsonl").write_text(text)
+        with pytest.raises(FormatError, match="not the one record of a training run; move it away"):
+            runs.read_done(tiny_runs(tmp_path))
 
 
 def test_an_error_in_a_process_is_raised_and_ends_the_others(tmp_path):

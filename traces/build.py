@@ -35,10 +35,11 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
-from packages import Refusal, Source, fetch, package_files, package_version, read_sources
+from packages import Source, fetch, package_files, package_version, read_sources
+from program import Parser, Refusal, make_parser, say, status_of, token_count
 from readers import READERS, SECTIONED, is_written_in, language_of_path
 
 SOURCE_LIST = Path(__file__).with_name("build_sources.tsv")
@@ -63,10 +64,6 @@ class Document:
     file: str
     digest: str
     tokens: np.ndarray  # (n,) uint16
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def keyed(seed: str, *parts: str) -> float:
@@ -238,23 +235,8 @@ def write_stream(path: Path, compress: bool, documents: Sequence[Document]) -> d
 # ---- the command ------------------------------------------------------------------------------
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse, with one line for a mistake instead of the whole usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise Refusal(f"{message} (see --help)", 2)
-
-
-def token_count(text: str) -> int:
-    digits = text.replace(",", "").replace("_", "")
-    if not digits.isdecimal() or int(digits) == 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of tokens of at least 1")
-    return int(digits)
-
-
-def make_parser() -> Parser:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = Parser(description=__doc__, formatter_class=raw, allow_abbrev=False)
+def options() -> Parser:
+    parser = make_parser(__doc__)
     option = parser.add_argument
     option(
         "--root",
@@ -366,18 +348,8 @@ def build(arguments: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    try:
-        build(make_parser().parse_args(argv))
-    except Refusal as refusal:
-        say(f"build.py: {refusal}")
-        return refusal.status
-    except OSError as error:
-        say(f"build.py: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("build.py: stopped; the same command goes on from here")
-        return 130
-    return 0
+    work, stopped = lambda: build(options().parse_args(argv)), "stopped; the same command goes on from here"
+    return status_of("build.py", work, stopped=stopped)
 
 
 if __name__ == "__main__":

@@ -24,10 +24,10 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
-from packages import Refusal
+from program import Parser, Refusal, make_parser, say, status_of, token_count
 
 from pagegram_io.output import new_file, refuse_existing
 from pagegram_io.tokens import Stream, read_stream, write_stream
@@ -42,27 +42,8 @@ BATCH_DOCUMENTS = 500
 NAMES = ("mini-train.u16.xz", "mini-test.u16.xz", "mini-tokenizer.json")
 
 
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, with one line for a mistake instead of the whole usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise Refusal(f"{message} (see --help)", 2)
-
-
-def token_count(text: str) -> int:
-    digits = text.replace(",", "").replace("_", "")
-    if not digits.isdecimal() or int(digits) == 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of tokens of at least 1")
-    return int(digits)
-
-
-def make_parser() -> Parser:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = Parser(description=__doc__, formatter_class=raw, allow_abbrev=False)
+def options() -> Parser:
+    parser = make_parser(__doc__)
     option = parser.add_argument
     option("--train", required=True, metavar="FILE", help="training stream (--train train.u16.xz)")
     option("--test", metavar="FILE", help="test stream, default the shipped one (--test test.u16.xz)")
@@ -182,18 +163,7 @@ def build(arguments: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    try:
-        build(make_parser().parse_args(argv))
-    except Refusal as refusal:
-        say(f"build_mini.py: {refusal}")
-        return refusal.status
-    except (OSError, ValueError) as error:
-        say(f"build_mini.py: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("build_mini.py: stopped")
-        return 130
-    return 0
+    return status_of("build_mini.py", lambda: build(options().parse_args(argv)))
 
 
 if __name__ == "__main__":

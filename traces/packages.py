@@ -17,13 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-
-class Refusal(Exception):
-    """What a person can put right, in one line, with the exit status it leads to."""
-
-    def __init__(self, message: str, status: int = 1) -> None:
-        super().__init__(message)
-        self.status = status
+from program import Refusal
 
 
 @dataclass(frozen=True)

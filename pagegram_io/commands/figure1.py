@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pagegram_io.commands.figure_folder import folder_options, new_folder, picture_paths
 from pagegram_io.commands.options import (
     COUNT,
-    NAMES,
     WHOLES,
     PathOption,
     force_option,
@@ -38,16 +38,7 @@ Examples:
 
 
 @click.command("figure1", epilog=EPILOG)
-@click.option(
-    "-o",
-    "--output",
-    "folder",
-    type=click.Path(),
-    default="figures",
-    show_default=True,
-    metavar="DIR",
-    help="Folder for figure1.* and the records behind it. [e.g. figures]",
-)
+@folder_options
 @click.option(
     "--records",
     "records_path",
@@ -79,14 +70,6 @@ Examples:
     help="With --train: the seeds of each memory. [e.g. 0,1,2,3,4]",
 )
 @click.option("--steps", type=COUNT, metavar="N", help="With --train: steps a run, instead of the preset's. [e.g. 100]")
-@click.option(
-    "--formats",
-    type=NAMES,
-    default="png,svg,pdf",
-    show_default=True,
-    metavar="LIST",
-    help="File formats. [e.g. png,pdf]",
-)
 @force_option
 def command(**values: Any) -> None:
     """Draw Figure 1 of preset mini: (a) held-out loss against tokens, without memory and with each table; (b) paired
@@ -96,35 +79,22 @@ def command(**values: Any) -> None:
     it, to figure1.jsonl, and are enough to draw it again.
     """
     from pagegram_io.figure1 import draw_figure1
-    from pagegram_io.figures import check_suffix
-    from pagegram_io.output import new_file
+    from pagegram_io.output import new_text
     from pagegram_io.paired import read_arms
     from pagegram_io.record_files import to_dict, write_json_lines
 
     _check(values)
     folder, force = values["folder"], values["force"]
-    pictures = [os.path.join(folder, f"figure1.{suffix}") for suffix in dict.fromkeys(values["formats"])]
-    for picture in pictures:
-        check_suffix(picture)
+    pictures = picture_paths(folder, "figure1", values["formats"])
     kept = None if values["records_path"] else os.path.join(folder, "figure1.jsonl")
-    made = not os.path.isdir(folder)
-    os.makedirs(folder, exist_ok=True)
-    try:
+    with new_folder(folder):
         refuse_outputs(kept, *pictures, force=force)
         records = _records(values)
         if kept:
-            import io
-
-            text = io.StringIO()
-            write_json_lines(records, text)
-            with new_file(kept, force=force) as file:
-                file.write(text.getvalue().encode())
+            with new_text(kept, force=force) as file:
+                write_json_lines(records, file)
         for picture in pictures:
             draw_figure1(records, picture, force=force)
-    except BaseException:
-        if made and not os.listdir(folder):
-            os.rmdir(folder)
-        raise
     rows = [to_dict(record) for record in records]
     _print_table(read_arms(row for row in rows if row["kind"] == "train"))
     for path in filter(None, [kept, *pictures]):

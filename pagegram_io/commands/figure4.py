@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pagegram_io.commands.figure_folder import folder_options, new_folder, picture_paths
 from pagegram_io.commands.options import (
-    NAMES,
     PathOption,
     force_option,
     given,
@@ -40,26 +40,9 @@ Examples:
 
 
 @click.command("figure4", epilog=EPILOG)
-@click.option(
-    "-o",
-    "--output",
-    "folder",
-    type=click.Path(),
-    default="figures",
-    show_default=True,
-    metavar="DIR",
-    help="Folder for figure4.* and the records behind it. [e.g. figures]",
-)
+@folder_options
 @table_option("3.2B,10B,20B")
 @layout_options
-@click.option(
-    "--formats",
-    type=NAMES,
-    default="png,svg,pdf",
-    show_default=True,
-    metavar="LIST",
-    help="File formats. [e.g. png,pdf]",
-)
 @click.option(
     "--records",
     "records_path",
@@ -88,8 +71,8 @@ def command(**values: Any) -> None:
     """
     from pagegram_io.commands.table6 import print_table, write_table
     from pagegram_io.comparison import compare
-    from pagegram_io.figures import check_device_records, check_suffix, draw_figure4
-    from pagegram_io.output import new_file
+    from pagegram_io.figures import check_device_records, draw_figure4
+    from pagegram_io.output import new_text
     from pagegram_io.record_files import read_records, write_json_lines
 
     folder, force = values["folder"], values["force"]
@@ -97,36 +80,25 @@ def command(**values: Any) -> None:
         useless = [name for name in ("tables", "layouts", "slots", "stream_path", "limit", "seed") if given(name)]
         if useless:
             raise click.UsageError(f"{option_text(useless[0])} is for a simulation; --records draws what was simulated")
-    pictures = [os.path.join(folder, f"figure4.{suffix}") for suffix in dict.fromkeys(values["formats"])]
-    for picture in pictures:
-        check_suffix(picture)
+    pictures = picture_paths(folder, "figure4", values["formats"])
     kept = None if values["records_path"] else os.path.join(folder, "figure4.jsonl")
-    made = not os.path.isdir(folder)
-    os.makedirs(folder, exist_ok=True)
-    try:
+    with new_folder(folder):
         table = os.path.join(folder, "table6.csv") if values["device_path"] else None
         refuse_outputs(kept, table, *pictures, force=force)
         device = read_records(values["device_path"]) if values["device_path"] else []
         if values["device_path"]:
             check_device_records(device)  # before the work
+            compare([], device)
         records: list[Any]
         records = read_records(values["records_path"]) if values["records_path"] else _simulate(values, device)
         if kept:
-            import io
-
-            text = io.StringIO()
-            write_json_lines(records, text)
-            with new_file(kept, force=force) as file:
-                file.write(text.getvalue().encode())
+            with new_text(kept, force=force) as file:
+                write_json_lines(records, file)
         lines = compare(records, device)
         for picture in pictures:
             draw_figure4(records, picture, device_records=device, force=force)
         if table:
             write_table(lines, table, force=force)
-    except BaseException:
-        if made and not os.listdir(folder):
-            os.rmdir(folder)
-        raise
     for path in filter(None, [kept, table, *pictures]):
         click.echo(path)
     if lines:
@@ -139,7 +111,7 @@ def _simulate(values: dict[str, Any], device: list[dict[str, Any]]) -> list[Simu
     from pagegram_io.progress import progress
     from pagegram_io.sizes import parse_cache
 
-    measured = {row["cache_bytes"] for row in device if row["layout"] != "uniform"}
+    measured = {row["cache_bytes"] for row in device if row.get("layout") not in (None, "uniform")}
     caches = tuple(parse_cache(str(cache_bytes) if cache_bytes else "none") for cache_bytes in sorted(measured))
     shape = shape_of(values)
     layouts = layouts_of(values, shape)

@@ -1,14 +1,13 @@
-"""``pagegram-io mkfile``: a dense file to read from, the size of a table. The only command that writes one."""
+"""``pagegram-io mkfile``: a dense file to read from, the size of a table."""
 
 from __future__ import annotations
 
 import shlex
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pagegram_io.commands.options import BYTES, COUNT, shape_of, shape_options
+from pagegram_io.commands.options import BYTES, COUNT, given, option_text, shape_of, shape_options
 
 if TYPE_CHECKING:
     from pagegram_io.layout import Layout
@@ -86,31 +85,24 @@ def command(path: str, table_params: int | None, file_bytes: int | None, **value
         try:
             write_pattern_file(path, table, page_bytes=page_bytes, seed=seed, progress=report)
         except KeyboardInterrupt:
-            total = format_bytes(header.file_bytes)
-            print(f"stopped after {format_bytes(written)} of {total}; no file is left", file=sys.stderr)
-            raise
+            text = f"stopped after {format_bytes(written)} of {format_bytes(header.file_bytes)}; no file is left"
+            raise KeyboardInterrupt(text) from None
     _print_result(path, header, values)
 
 
 def _layout_of(table_params: int, values: dict[str, Any]) -> Layout:
     from pagegram_io.layout import build
 
-    if values["layout"] != "pagegram" and _given("slots"):
+    if values["layout"] != "pagegram" and given("slots"):
         raise click.UsageError(f"--slots belongs to pagegram; a table of layout {values['layout']} has none")
     return build([values["layout"]], table_params, slots=[values["slots"]], shape=shape_of(dict(values)))[0]
-
-
-def _given(name: str) -> bool:
-    return click.get_current_context().get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
 
 
 def _refuse_layout_options() -> None:
     names = ("layout", "slots", "row_format", "packed", "base_byte", "orders", "heads", "row_width", "dim")
     for name in names:
-        if _given(name):
-            raise click.UsageError(
-                f"--{name.replace('_', '-')} belongs to --table; a file of some --size has no layout"
-            )
+        if given(name):
+            raise click.UsageError(f"{option_text(name)} belongs to --table; a file of some --size has no layout")
 
 
 def _print_result(path: str, header: TableHeader, values: dict[str, Any]) -> None:
@@ -132,9 +124,7 @@ def _print_result(path: str, header: TableHeader, values: dict[str, Any]) -> Non
         words += ["--table", params if exact else str(layout.table_params), "--layout", layout.name]
         words += ["--slots", str(layout.slots)] if layout.slots else []
     for name in ("row_format", "page_bytes", "orders", "heads", "row_width", "dim", "base_byte", "seed"):
-        if _given(name):
-            option = "page-size" if name == "page_bytes" else name.replace("_", "-")
-            value = ",".join(map(str, values[name])) if name == "orders" else str(values[name])
-            words += [f"--{option}", value]
+        if given(name):
+            words += [option_text(name), ",".join(map(str, values[name])) if name == "orders" else str(values[name])]
     words += ["--packed"] if values["packed"] else []
     print("next: " + shlex.join([*words, path]))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from pagegram_io.commands.options import print_records
 
 if TYPE_CHECKING:
     from pagegram_io.deployed import Family
@@ -30,8 +31,7 @@ def command(names: tuple[str, ...], as_json: bool) -> None:
 
     families = [family_of(name) for name in names] or list(FAMILIES.values())
     if as_json:
-        for family in families:
-            click.echo(json.dumps(facts(family)))
+        print_records([facts(family) for family in families])
         return
     click.echo("\n\n".join(describe(family) for family in families))
     if not names:
@@ -40,10 +40,14 @@ def command(names: tuple[str, ...], as_json: bool) -> None:
 
 
 def facts(family: Family) -> dict[str, Any]:
-    """A model as one flat object."""
+    """A model as one flat record."""
+    from pagegram_io.records import SCHEMA, provenance
+
     first = family.formats[0]
     return {
         "kind": "model",
+        "schema": SCHEMA,
+        "version": provenance()["version"],
         "model": family.name,
         "title": family.title,
         "rows": family.row_count,

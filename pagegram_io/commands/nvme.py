@@ -401,9 +401,7 @@ def measure(
 
 
 def _write(values: dict[str, Any], records: list[dict[str, Any]]) -> None:
-    import io
-
-    from pagegram_io.output import new_file
+    from pagegram_io.output import new_text
     from pagegram_io.record_files import write_csv, write_json_lines
 
     if not records:
@@ -411,10 +409,8 @@ def _write(values: dict[str, Any], records: list[dict[str, Any]]) -> None:
     if values["csv_path"]:
         write_csv(records, values["csv_path"], force=values["force"])
     if values["output"]:
-        text = io.StringIO()
-        write_json_lines(records, text)
-        with new_file(values["output"], force=values["force"]) as file:
-            file.write(text.getvalue().encode())
+        with new_text(values["output"], force=values["force"]) as file:
+            write_json_lines(records, file)
     if values["as_json"]:
         print_records(records)
     else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -311,8 +313,6 @@ def spec_of(values: dict[str, Any], stream: Any) -> Any:
 
 def refuse_outputs(*paths: str | None, force: bool) -> None:
     """Find out before the work, not after it, that an output cannot be written."""
-    import os
-
     from pagegram_io.output import refuse_existing
 
     named = [path for path in paths if path is not None]
@@ -325,7 +325,7 @@ def refuse_outputs(*paths: str | None, force: bool) -> None:
         folder = os.path.dirname(os.path.realpath(path))
         os.stat(folder)  # its own error says whether it is not there or not to be looked into
         if not os.access(folder, os.W_OK):
-            raise PermissionError(13, "Permission denied", folder)
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
 
 
 def print_records(records: list[Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -65,8 +64,8 @@ def command(checkpoint: str, path: str, row_format: str | None, as_json: bool, f
         try:
             packed = write_trained_file(path, layout, rows.read, force=force, progress=report)
         except KeyboardInterrupt:
-            print(f"stopped after {format_bytes(written)} of {format_bytes(total)}; no file is left", file=sys.stderr)
-            raise
+            text = f"stopped after {format_bytes(written)} of {format_bytes(total)}; no file is left"
+            raise KeyboardInterrupt(text) from None
         except FormatError:
             raise
         except ValueError as error:  # of the checkpoint's values: the layout was judged above
@@ -79,6 +78,7 @@ def command(checkpoint: str, path: str, row_format: str | None, as_json: bool, f
 
 def _record(checkpoint: str, path: str, packed: Packed) -> dict[str, Any]:
     from pagegram_io.inspection import table_record
+    from pagegram_io.records import provenance
 
     counts = packed.counts
     return table_record(click.format_filename(path), packed.header) | {
@@ -87,6 +87,7 @@ def _record(checkpoint: str, path: str, packed: Packed) -> dict[str, Any]:
         "tiny_rows": counts.tiny,
         "clamped_rows": counts.clamped,
         "zero_rows": counts.zero,
+        **provenance(),
     }
 
 

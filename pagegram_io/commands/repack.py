@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
 
-from pagegram_io.commands.options import PathOption, force_option
+from pagegram_io.commands.options import BYTES, PathOption, force_option
 
 EPILOG = """
 Examples:
@@ -32,12 +33,13 @@ Examples:
 )
 @click.option("--packed", is_flag=True, help="Rows follow one another and may straddle pages. Default: aligned.")
 @click.option(
-    "--page-bytes",
-    type=int,
-    default=4096,
+    "--page-size",
+    "page_bytes",
+    type=BYTES,
+    default="4KiB",
     show_default=True,
-    metavar="N",
-    help="Page size: a power of two from 512. [e.g. 16384]",
+    metavar="SIZE",
+    help="What the device reads at a time. [e.g. 16KiB]",
 )
 @force_option
 def command(**values: Any) -> None:
@@ -50,7 +52,7 @@ def command(**values: Any) -> None:
     from pagegram_io.deployed.placement import find_parts
     from pagegram_io.deployed.repacking import write_repacked_file
     from pagegram_io.deployed.source_files import read_checkpoint
-    from pagegram_io.output import refuse_existing
+    from pagegram_io.output import refuse_existing, stopped_by_signals
     from pagegram_io.progress import byte_progress
     from pagegram_io.sizes import format_bytes
 
@@ -58,7 +60,7 @@ def command(**values: Any) -> None:
     refuse_existing(values["output"], values["force"])
     parts = find_parts(family, read_checkpoint(values["source"]))
     total, done = family.row_count * sum(parts.part_bytes), 0
-    with byte_progress("repacking", total) as advance:
+    with stopped_by_signals(), byte_progress("repacking", total) as advance:
 
         def report(count: int) -> None:
             nonlocal done
@@ -75,13 +77,13 @@ def command(**values: Any) -> None:
                 progress=report,
             )
         except KeyboardInterrupt:
-            text = f"stopped after {format_bytes(done)} of about {format_bytes(total)}; nothing was written"
+            text = f"stopped after {format_bytes(done)} of about {format_bytes(total)}; no file is left"
             raise KeyboardInterrupt(text) from None
-    repacked = header.repacked
+    repacked, name = header.repacked, click.format_filename(values["output"])
     assert repacked is not None
     click.echo(
-        f"{values['output']}: {sum(repacked.group_rows):,} rows of {repacked.row_bytes} bytes on "
+        f"{name}: {sum(repacked.group_rows):,} rows of {repacked.row_bytes} bytes on "
         f"{header.page_count:,} pages, {format_bytes(header.file_bytes)}; check it with: "
-        f"pagegram-io verify {values['output']}",
+        f"pagegram-io verify {shlex.quote(name)}",
         err=True,
     )

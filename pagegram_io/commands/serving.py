@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pagegram_io.commands.options import BYTES, COUNT, PathOption, given, grouped, spec_of, stream_of
+from pagegram_io.commands.options import BYTES, COUNT, PathOption, given, grouped, option_text, spec_of, stream_of
 
 if TYPE_CHECKING:
     from pagegram_io.interleave import Serving
@@ -108,8 +108,7 @@ def stream_or_requests(values: dict[str, Any]) -> tuple[Stream, StreamSpec]:
 
     for name in ("stream_path", "dtype", "eod", "documents"):
         if given(name):
-            option = {"stream_path": "tokens"}.get(name, name)
-            raise click.UsageError(f"--{option} is of token streams; --requests brings its own documents")
+            raise click.UsageError(f"{option_text(name)} is of token streams; --requests brings its own documents")
     encode = None
     if values["tokenizer"] is not None:
         encode = _encoder(values["tokenizer"])

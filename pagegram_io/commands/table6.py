@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pagegram_io.commands.nvme_table import describe_target, microseconds
 from pagegram_io.commands.options import plain_table, wide_console
 from pagegram_io.layout import label_of
-from pagegram_io.output import new_file
+from pagegram_io.output import new_text
 from pagegram_io.sizes import format_bytes, format_count
 
 NAMES = ("table", "cache", "layout", "depth", "reads/token", "on the device", "reads/s", "lookups/s", "p50 us",
@@ -44,9 +43,7 @@ def print_table(lines: Sequence[Mapping[str, Any]]) -> None:
 
 def write_table(lines: Sequence[Mapping[str, Any]], path: str, *, force: bool) -> None:
     """The same lines as CSV."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(lines[0]))
-    writer.writeheader()
-    writer.writerows(lines)
-    with new_file(path, force=force) as file:
-        file.write(text.getvalue().encode())
+    with new_text(path, force=force) as file:
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,12 +51,14 @@ def command(**values: Any) -> None:
     import numpy as np
 
     from pagegram_io.deployed.tokenizer import encode, end_id_of, open_tokenizer
-    from pagegram_io.output import new_file
+    from pagegram_io.errors import FormatError
+    from pagegram_io.output import new_text
     from pagegram_io.progress import progress
-    from pagegram_io.tokens import write_stream
+    from pagegram_io.tokens import write_stream, written_form
 
     output = values["output"]
     beside = None if values["end"] is not None else f"{output}.documents"
+    written_form(output)  # before the work
     refuse_outputs(output, beside, force=values["force"])
     tokenizer = open_tokenizer(values["where"])
     end_id = None if values["end"] is None else end_id_of(tokenizer, values["end"])
@@ -63,17 +66,20 @@ def command(**values: Any) -> None:
     with progress("tokenizing", sum(os.path.getsize(path) for path in values["texts"])) as advance:
         for path, ids in zip(values["texts"], encode(tokenizer, _read(values["texts"]), end_id=end_id), strict=True):
             if not ids.size:
-                raise ValueError(f"{path}: the text is empty; a document has at least one token")
+                raise FormatError(f"{path}: the text is empty; a document has at least one token")
             documents.append(ids)
             advance(os.path.getsize(path))
     write_stream(output, np.concatenate(documents), force=values["force"])
     starts = np.cumsum([0, *(ids.size for ids in documents[:-1])])
     if beside is not None:
-        with new_file(beside, force=values["force"]) as file:
-            file.write("".join(f"{start}\n" for start in starts).encode())
+        with new_text(beside, force=values["force"]) as file:
+            file.writelines(f"{start}\n" for start in starts)
     total = sum(ids.size for ids in documents)
-    how = f"--documents {beside}" if beside else f"--eod {end_id}"
-    click.echo(f"{output}: {total:,} tokens in {len(documents):,} documents; read it with {how}", err=True)
+    how = f"--documents {shlex.quote(click.format_filename(beside))}" if beside else f"--eod {end_id}"
+    click.echo(
+        f"{click.format_filename(output)}: {total:,} tokens in {len(documents):,} documents; read it with {how}",
+        err=True,
+    )
 
 
 def _read(paths: tuple[str, ...]) -> Iterator[str]:

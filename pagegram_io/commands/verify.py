@@ -55,8 +55,7 @@ def command(path: str, depth: int, as_json: bool) -> int:
         try:
             found = verify(path, depth=depth, progress=report)
         except KeyboardInterrupt:
-            print(f"stopped after {format_bytes(done)} of {format_bytes(total)}", file=sys.stderr)
-            raise
+            raise KeyboardInterrupt(f"stopped after {format_bytes(done)} of {format_bytes(total)}") from None
     if not found.direct:
         print(f"note: {found.why}", file=sys.stderr)
     if as_json:
@@ -68,7 +67,7 @@ def command(path: str, depth: int, as_json: bool) -> int:
 
 def _records(path: str, found: Verification) -> list[dict[str, Any]]:
     from pagegram_io.inspection import table_record
-    from pagegram_io.records import SCHEMA
+    from pagegram_io.records import SCHEMA, provenance
 
     header = found.header
     name = click.format_filename(path)
@@ -78,6 +77,7 @@ def _records(path: str, found: Verification) -> list[dict[str, Any]]:
         "engine": found.engine,
         "direct": found.direct,
         "seconds": found.seconds,
+        **provenance(),
     }
     pages = [
         {"kind": "damaged_page", "schema": SCHEMA, "file": name, "page": damage.page,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import re
@@ -29,13 +30,13 @@ def tokenizer_path(where: str) -> Path:
     if path.is_file():
         return path
     if path.suffix or os.sep in where or not PACKAGE_NAME.fullmatch(where):
-        raise FileNotFoundError(2, "there is no such tokenizer file", where)
+        raise FileNotFoundError(errno.ENOENT, "there is no such tokenizer file", where)
     found = importlib.util.find_spec(where.replace("-", "_").partition(".")[0])
     for folder in (found.submodule_search_locations or []) if found else []:
         if (Path(folder) / FILE_NAME).is_file():
             return Path(folder) / FILE_NAME
     what = "is installed but holds no tokenizer.json" if found else "is not installed"
-    raise FileNotFoundError(2, f"is no file, and as a package it {what}; try: pip install {where}", where)
+    raise FileNotFoundError(errno.ENOENT, f"is no file, and as a package it {what}; try: pip install {where}", where)
 
 
 def open_tokenizer(where: str) -> tokenizers.Tokenizer:
@@ -44,7 +45,8 @@ def open_tokenizer(where: str) -> tokenizers.Tokenizer:
     try:
         import tokenizers
     except ImportError:
-        raise ValueError("reading text needs tokenizers; run: pip install 'pagegram-io[deployed]'") from None
+        text = "reading text needs tokenizers; run: pip install 'pagegram-io[deployed]'"
+        raise OSError(errno.ENOPKG, text) from None
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # whatever its parser raises, it says what is wrong with the file

@@ -28,10 +28,11 @@ from pagegram_io.job import StreamSpec
 from pagegram_io.layout import Layout
 from pagegram_io.models.addressing import Addressing, OwnRows
 from pagegram_io.models.memory import Memory
-from pagegram_io.models.presets import Preset
+from pagegram_io.models.presets import PRESETS, Preset
 from pagegram_io.models.train_job import TrainJob
 from pagegram_io.models.transformer import Decoder
 from pagegram_io.records import provenance
+from pagegram_io.strict_json import is_whole, parse_json, shown
 from pagegram_io.table_file import layout_from_json, layout_to_json
 from pagegram_io.tokens import Stream, shipped_path
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from pagegram_io.models.trainer import Trainer
 
 SCHEMA = 1
+PRESET_MAX = 2**40  # of a number in a preset: table_params is the largest
+CONTEXT_MAX = 2**20
 CONFIG, MODEL, TABLE, OPTIMIZER = "config.json", "model.safetensors", "table.safetensors", "optimizer.safetensors"
 
 
@@ -108,16 +111,20 @@ def read_config(path: str) -> dict[str, Any]:
     if folder.exists() and not name.is_file():
         raise FormatError(f"{path}: not a checkpoint: it has no {CONFIG}")
     try:
-        config = json.loads(name.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        config = parse_json(name.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise FormatError(f"{name}: not JSON ({error})") from None
     if not isinstance(config, dict) or config.get("kind") != "checkpoint":
         raise FormatError(f"{name}: not the configuration of a checkpoint")
     if config.get("schema") != SCHEMA:
         raise FormatError(f"{name}: a checkpoint of schema {config.get('schema')!r}; this program reads {SCHEMA}")
-    missing = sorted(_REQUIRED - set(config))
-    if missing:
-        raise FormatError(f"{name}: the checkpoint has no {missing[0]}")
+    for key, kinds in _KINDS.items():
+        if key not in config:
+            raise FormatError(f"{name}: the checkpoint has no {key}")
+        if type(config[key]) not in kinds:
+            raise FormatError(f"{name}: its {key} is {shown(config[key])}, which no run has")
+    if not is_whole(config["state"].get("step"), config["steps"]):
+        raise FormatError(f"{name}: its step is {shown(config['state'].get('step'))}, of {config['steps']} steps")
     return config
 
 
@@ -141,24 +148,30 @@ def read_tensors(path: str, name: str, wanted: dict[str, tuple[int, ...]] | None
 
 # ---- what a checkpoint says ----------------------------------------------------------------------
 
-# What must be the same for a run to go on with a checkpoint: the names of the keys of config.json.
-_SETTINGS = (
-    "preset",
-    "memory",
-    "slots",
-    "table_params",
-    "row_count",
-    "row_width",
-    "gate",
-    "seed",
-    "hash_seed",
-    "steps",
-    "table_decay",
-    "bias_correction",
-    "stream_sha256",
-    "validation_sha256",
-)
-_REQUIRED = {*_SETTINGS, "layout", "stream", "validation", "state"}
+# The keys of config.json, and the types that their values may have. The first must be the same for a run to go on.
+_NONE = type(None)
+_SETTINGS: dict[str, tuple[type, ...]] = {
+    "preset": (dict,),
+    "memory": (str,),
+    "slots": (int, _NONE),
+    "table_params": (int, _NONE),
+    "row_count": (int, _NONE),
+    "row_width": (int, _NONE),
+    "gate": (str,),
+    "seed": (int,),
+    "hash_seed": (int,),
+    "steps": (int,),
+    "table_decay": (int, float),
+    "bias_correction": (str,),
+    "stream_sha256": (str,),
+    "validation_sha256": (str,),
+}
+_KINDS = _SETTINGS | {
+    "layout": (str, _NONE),
+    "stream": (dict,),
+    "validation": (dict,),
+    "state": (dict,),
+}
 
 
 def settings_of(trainer: Trainer) -> dict[str, Any]:
@@ -215,6 +228,10 @@ def _spec_in(config: dict[str, Any], name: str, path: str) -> StreamSpec:
     """The stream of a checkpoint, with the place on this machine of one that ships; FormatError."""
     try:
         spec = StreamSpec(**config[name])
+        for key, value in vars(spec).items():
+            kinds = (int, _NONE) if key in ("eod", "vocabulary", "limit") else (str, _NONE)
+            if type(value) not in ((bool,) if key == "requests" else kinds):
+                raise TypeError(f"its {key} is {shown(value)}")
         if spec.path is not None and not os.path.exists(spec.path) and os.path.basename(spec.path) == spec.path:
             with contextlib.suppress(FileNotFoundError):
                 spec = dataclasses.replace(spec, path=str(shipped_path(spec.path)))
@@ -271,9 +288,23 @@ def restore(trainer: Trainer, path: str) -> None:
             trainer.table.load(rows, own)
         progress: dict[str, Any] = dict(config["state"])
         trainer.step = progress.pop("step")
-        trainer.series = type(trainer.series)(**progress)
+        trainer.series = _series_like(trainer.series, progress)
     except (KeyError, TypeError, RuntimeError, AttributeError) as error:
         raise FormatError(f"{path}: not a whole checkpoint ({' '.join(str(error).split())})") from None
+
+
+def _series_like(series: Any, values: dict[str, Any]) -> Any:
+    """A series of these values; TypeError unless all are there, of the types in ``series``, and its lists agree."""
+    if missing := vars(series).keys() - values.keys():
+        raise TypeError(f"its state has no {min(missing)}")
+    made = type(series)(**values)
+    lists = [value for value in vars(made).values() if type(value) is list]
+    if any(type(value) is not type(vars(series)[name]) for name, value in vars(made).items()):
+        raise TypeError("its state holds a value of another type")
+    numbers = all(type(value) in (int, float) for values in lists for value in values)
+    if not numbers or len({len(values) for values in lists}) != 1:
+        raise TypeError("the lists in its state are not as many numbers each")
+    return made
 
 
 def _difference(path: str, name: str, there: Any, here: Any) -> str:
@@ -287,12 +318,33 @@ def _difference(path: str, name: str, there: Any, here: Any) -> str:
 
 
 def preset_in(config: dict[str, Any], path: str) -> Preset:
-    """The preset of a checkpoint; FormatError."""
+    """The preset of a checkpoint; FormatError, also for one whose model is larger than the file of its weights."""
     try:
         values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in config["preset"].items()}
-        return Preset(**values)
-    except (TypeError, ValueError, AttributeError) as error:
+        preset = Preset(**values)
+        _check_preset(preset)
+        dense = preset.dim * (2 * preset.vocabulary + 12 * preset.layers * preset.dim)  # without norms and memory
+        if 4 * dense > os.path.getsize(os.path.join(path, MODEL)):  # or making it could take any amount of memory
+            raise ValueError(f"a model of {dense:,} parameters is not in {MODEL}")
+        return preset
+    except FileNotFoundError:
+        raise FormatError(f"{path}: not a whole checkpoint: it has no {MODEL}") from None
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise FormatError(f"{path}: its preset cannot be read ({error})") from None
+
+
+def _check_preset(preset: Preset) -> None:
+    """TypeError or ValueError unless each field is as the presets of this program have it."""
+    for name, like in vars(PRESETS["mini"]).items():
+        value = getattr(preset, name)
+        kinds = (int, float) if type(like) is float else (type(like),)
+        if type(value) not in (*kinds, *((_NONE,) if type(like) is str else ())):
+            raise TypeError(f"its {name} is {shown(value)}")
+        limit = CONTEXT_MAX if name == "context" else PRESET_MAX
+        if type(like) is int and not is_whole(value, limit):
+            raise ValueError(f"its {name} is {shown(value)}, not a whole number up to {limit}")
+    if not all(is_whole(item, PRESET_MAX) for item in (*preset.orders, *preset.memory_layers)):
+        raise TypeError("its orders or memory layers are not whole numbers")
 
 
 def validation_in(config: dict[str, Any], path: str) -> StreamSpec:
@@ -304,7 +356,7 @@ def job_in(config: dict[str, Any], path: str) -> TrainJob:
     """The job that made a checkpoint. ValueError for a layout of one's own, which its file cannot say."""
     if config["layout"] is None and config["memory"] != "none":
         raise ValueError(f"{path} has a layout of one's own, {config['memory']}; go on with it from Python")
-    return TrainJob(
+    job = TrainJob(
         preset_in(config, path),
         _spec_in(config, "stream", path),
         validation_in(config, path),
@@ -320,6 +372,10 @@ def job_in(config: dict[str, Any], path: str) -> TrainJob:
         out=path,
         resume=True,
     )
+    layout = job.layout()
+    if config["row_count"] != (layout.row_count if layout is not None else None):  # before room is made for a table
+        raise FormatError(f"{path}: it says {config['row_count']} rows, and its layout has others")
+    return job
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,12 +12,13 @@ from typing import Any
 
 import torch
 
+from pagegram_io.errors import FormatError
 from pagegram_io.layout import Layout
 from pagegram_io.models.addressing import OwnRows
 from pagegram_io.models.checkpoint import Loaded, load, validation_in
 from pagegram_io.models.evaluate import Evaluation, RamRows, RowSource, evaluate
 from pagegram_io.models.row_sources import FlashRows, PackedRows, layout_of_table
-from pagegram_io.models.trainer import device_of
+from pagegram_io.models.trainer import device_of, told_memory
 from pagegram_io.record_files import to_dict
 from pagegram_io.records import EvalRecord, provenance
 from pagegram_io.table import Table
@@ -47,6 +49,11 @@ def run(
     """Do an evaluation; its one record. ``progress`` is told of windows done and of all; it may raise to stop."""
     if job.threads is not None:
         torch.set_num_threads(job.threads)
+    with told_memory():
+        return [to_dict(_evaluated(job, progress, validation))]
+
+
+def _evaluated(job: EvalJob, progress: Callable[[int, int], None] | None, validation: Stream | None) -> EvalRecord:
     loaded = load(job.checkpoint, device=str(device_of(job.device)), own=job.own, with_rows=job.table_path is None)
     windows = loaded.model.preset.validation_windows if job.windows is None else job.windows
     _check_table(job, loaded)
@@ -63,7 +70,9 @@ def run(
         )
         table = source.table if isinstance(source, FlashRows) else None
         read = {} if table is None else table.record()
-    return [to_dict(_record(job, loaded, stream, found, name, read, time.perf_counter() - began))]
+    if not math.isfinite(found.loss):
+        raise FormatError(f"{job.checkpoint}: its loss is {found.loss}: its weights or rows hold a NaN or an infinity")
+    return _record(job, loaded, stream, found, name, read, time.perf_counter() - began)
 
 
 def _stream(job: EvalJob, loaded: Loaded) -> Stream:

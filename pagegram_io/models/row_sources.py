@@ -15,6 +15,7 @@ from pagegram_io.row_format import decode_rows
 from pagegram_io.table import Table
 from pagegram_io.table_file import read_header
 from pagegram_io.tokens import Stream
+from pagegram_io.verification import read_sound_pages
 
 
 def layout_of_table(path: str | os.PathLike[str]) -> Layout:
@@ -28,12 +29,11 @@ def layout_of_table(path: str | os.PathLike[str]) -> Layout:
 
 
 class PackedRows:
-    """A table file read whole into RAM; its rows are decoded as they are used."""
+    """A table file read whole into RAM, every page checked; its rows are decoded as they are used."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        header, layout = read_header(path), layout_of_table(path)
-        count = header.page_count * header.page_bytes
-        self._pages = np.fromfile(path, np.uint8, count, offset=header.data_byte)
+        layout = layout_of_table(path)
+        _, self._pages = read_sound_pages(path)
         self._rows, self._place, self.layout = Rows(layout), Place(layout), layout
 
     def vectors(self, stream: Stream, begin: int, end: int) -> Tensor:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import multiprocessing
 import os
 import queue
@@ -21,11 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pagegram_io.errors import FormatError
 from pagegram_io.job import Job, StreamSpec, run_jobs
 from pagegram_io.layout import Layout
 from pagegram_io.models.presets import MINI, Preset
 from pagegram_io.models.train_job import TrainJob
-from pagegram_io.output import new_file
+from pagegram_io.output import new_text
 from pagegram_io.record_files import read_records, write_json_lines
 from pagegram_io.records import SimulationRecord
 from pagegram_io.sizes import CacheSize
@@ -103,11 +103,14 @@ def runs_of(
 
 
 def read_done(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The records of the runs that are done; ValueError where one is of a run with other settings."""
+    """The records of the runs that are done; ValueError where one is of a run with other settings, or of none."""
     records = []
     for run in runs:
         if run.done:
-            [record] = read_records(run.record_path)
+            found = read_records(run.record_path)
+            if [record["kind"] for record in found] != ["train"]:
+                raise FormatError(f"{run.record_path}: not the one record of a training run; move it away")
+            [record] = found
             job, preset = run.job, run.job.preset
             wanted: dict[str, Any] = {
                 "memory": job.memory,
@@ -234,10 +237,8 @@ def _do(run: Run) -> None:
         records = train.run(
             job, lambda tick: steps.put(1), stop=stop.is_set, stream=_read(job.stream), validation=_read(job.validation)
         )
-        text = io.StringIO()
-        write_json_lines(records, text)
-        with new_file(run.record_path, force=True) as file:
-            file.write(text.getvalue().encode())
+        with new_text(run.record_path, force=True) as file:
+            write_json_lines(records, file)
 
 
 def _seconds_of(work: Callable[[], Any]) -> float:

@@ -13,7 +13,7 @@ import torch
 from pagegram_io.layout import Layout
 from pagegram_io.models import checkpoint
 from pagegram_io.models.train_job import TrainJob
-from pagegram_io.models.trainer import Stop, Stopped, Trainer
+from pagegram_io.models.trainer import Stop, Stopped, Trainer, told_memory
 from pagegram_io.models.transformer import parameter_count
 from pagegram_io.models.windows import held_out_begins
 from pagegram_io.record_files import to_dict
@@ -63,15 +63,16 @@ def run(
         torch.set_num_threads(job.threads)
     stream = stream if stream is not None else job.stream.read()
     validation = validation if validation is not None else job.validation.read()
-    trainer = Trainer(job, stream, validation)
-    if job.out is not None and job.resume:
-        checkpoint.restore(trainer, job.out)
-    try:
-        _steps(trainer, progress, stop)
-    except Stopped:
-        raise _interrupted(trainer) from None
-    if job.out is not None:
-        checkpoint.save(trainer, job.out)
+    with told_memory():
+        trainer = Trainer(job, stream, validation)
+        if job.out is not None and job.resume:
+            checkpoint.restore(trainer, job.out)
+        try:
+            _steps(trainer, progress, stop)
+        except Stopped:
+            raise _interrupted(trainer) from None
+        if job.out is not None:
+            checkpoint.save(trainer, job.out)
     return [to_dict(_record(trainer))]
 
 

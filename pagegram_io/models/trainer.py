@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -148,9 +150,12 @@ class Trainer:
         if self.addressing is not None and self.table is not None:
             source = RamRows(self.addressing, self.table.settled(self.step))
         windows = self.job.preset.validation_windows
-        return evaluate(
+        found = evaluate(
             self.model, self.validation, windows=windows, addressing=self.addressing, source=source, progress=ask
         )
+        if not math.isfinite(found.loss):  # no record and no checkpoint can hold it
+            raise ValueError(f"the held-out loss is {found.loss} after {self.step} steps: the run has diverged")
+        return found
 
 
 def device_of(name: str) -> torch.device:
@@ -164,6 +169,19 @@ def device_of(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise OSError(errno.ENOTSUP, "torch finds no such GPU here; train with --device cpu", name)
     return device
+
+
+@contextlib.contextmanager
+def told_memory() -> Iterator[None]:
+    """What torch raises where memory runs out, a RuntimeError of its own, as a MemoryError that says what to do."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, torch.cuda.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        asked = re.search(r"[0-9][0-9.]* ?(bytes|[KMGT]iB)", str(error))
+        more = f" ({asked[0]} more were asked for)" if asked else ""
+        raise MemoryError(f"the model and its table do not fit in memory{more}; give a smaller table") from None
 
 
 def _check_stream(stream: Stream, preset: Preset) -> None:
