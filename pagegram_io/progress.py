@@ -74,3 +74,18 @@ def byte_progress(description: str, total_bytes: int) -> Iterator[Callable[[int]
     with bar:
         task = bar.add_task(escape(description), total=total_bytes)
         yield lambda count: bar.advance(task, count)
+
+
+@contextlib.contextmanager
+def read_progress(title: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar for a reader that tells the bytes read so far and the bytes of its file."""
+    with progress(title, 1) as advance:
+        done = 0.0
+
+        def report(read_bytes: int, total_bytes: int) -> None:
+            nonlocal done
+            share = read_bytes / max(total_bytes, 1)
+            advance(share - done)
+            done = share
+
+        yield report

@@ -274,7 +274,7 @@ def layouts_of(values: dict[str, Any], shape: Any, *, slots: tuple[int, ...] | N
 
 def stream_of(values: dict[str, Any]) -> Any:
     """Take the stream options out of a command's arguments and read the stream."""
-    from pagegram_io.progress import progress
+    from pagegram_io.progress import read_progress
     from pagegram_io.tokens import read_stream
 
     if values.get("model") is not None:
@@ -283,15 +283,7 @@ def stream_of(values: dict[str, Any]) -> Any:
         values["stream_path"] = model_stream_path(values)
     names = ("dtype", "eod", "documents", "vocabulary", "limit")
     arguments = {name: values[name] for name in names}
-    with progress("reading the stream", 1) as advance:
-        done = 0.0
-
-        def report(read_bytes: int, total_bytes: int) -> None:
-            nonlocal done
-            share = read_bytes / max(total_bytes, 1)
-            advance(share - done)
-            done = share
-
+    with read_progress("reading the stream") as report:
         stream = read_stream(values["stream_path"], progress=report, **arguments)
     if values.get("model") is not None:
         from pagegram_io.commands.model import check_model_stream

@@ -104,6 +104,7 @@ def stream_or_requests(values: dict[str, Any]) -> tuple[Stream, StreamSpec]:
     from dataclasses import replace
 
     from pagegram_io.job import StreamSpec
+    from pagegram_io.progress import read_progress
     from pagegram_io.requests import read_requests
 
     for name in ("stream_path", "dtype", "eod", "documents"):
@@ -113,9 +114,14 @@ def stream_or_requests(values: dict[str, Any]) -> tuple[Stream, StreamSpec]:
     if values["tokenizer"] is not None:
         encode = _encoder(values["tokenizer"])
     spec = StreamSpec(values["requests_path"], vocabulary=values["vocabulary"], limit=values["limit"], requests=True)
-    stream = read_requests(
-        values["requests_path"], encode=encode, vocabulary=values["vocabulary"], limit=values["limit"]
-    )
+    with read_progress("reading the requests") as report:
+        stream = read_requests(
+            values["requests_path"],
+            encode=encode,
+            vocabulary=values["vocabulary"],
+            limit=values["limit"],
+            progress=report,
+        )
     if values.get("model") is not None:
         from pagegram_io.commands.model import check_model_stream
 
