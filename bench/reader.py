@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -72,7 +73,7 @@ class Given:
 
 def shown(command: list[str]) -> str:
     """A command without the folders of the machine it ran on."""
-    return shlex.join(os.path.basename(word) if word.startswith(os.sep) else word for word in command)
+    return shlex.join(re.sub(r"(^|=)/\S*/", r"\1", word) for word in command)
 
 
 def ours(file: Path, depth: int, *options: str) -> list[str]:
