@@ -95,7 +95,7 @@ def test_readme_device_commands(monkeypatch: pytest.MonkeyPatch) -> None:
             runtime = "1s" if "--decode" in small else "0.1s"  # a plan wants a hundred steps
             small = re.sub(r" --runtime \S+", "", small)
             small = small.replace(" nvme ", f" nvme --table 10M --runtime {runtime} --ramp 0 --limit 50K ")
-            small = small.replace("1GiB", "1MiB").replace("--repeat 5", "--repeat 2")
+            small = small.replace("1GiB", "1MiB").replace("--repeat 5", "--repeat 2").replace("5M", "10K")
         if " plan " in small:  # a table's size is its model's own: few tokens must do
             small = re.sub(" --limit [^ ]+", "", small).replace(" plan ", " plan --limit 20K ")
         if " plan " in small and "--table" in small:
