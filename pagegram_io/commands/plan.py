@@ -149,6 +149,8 @@ def command(**values: Any) -> None:
         from pagegram_io.figures import check_suffix
 
         check_suffix(values["plot_path"])
+        if all(cache.bytes == 0 for cache in values["caches"]):
+            raise click.UsageError("--plot draws tokens a second against RAM; give --cache sizes, or leave it out")
     values["batches"] = _batches(values)
     model = None if values["model"] is None else table_of(values)
     layout = _layout(values)
@@ -158,16 +160,17 @@ def command(**values: Any) -> None:
     records, asked, lines = _plan(values, layout, goal, drives, depth, model)
     if values["csv_path"]:
         write_csv(records, values["csv_path"], force=values["force"])
-    if values["plot_path"] and all(record.tokens_per_second_p99 is None for record in records):
+    if values["as_json"]:
+        print_records(records)
+    else:
+        print_plan([record for record in records if record.cache_pages in asked], lines)
+    drawn = [record for record in records if record.cache_bytes and record.tokens_per_second_p99 is not None]
+    if values["plot_path"] and not drawn:
         print("note: no tokens a second are known, so there is nothing to draw", file=sys.stderr)
     elif values["plot_path"]:
         from pagegram_io.plan_figure import draw_plan
 
         draw_plan(records, values["plot_path"], force=values["force"])
-    if values["as_json"]:
-        print_records(records)
-    else:
-        print_plan([record for record in records if record.cache_pages in asked], lines)
 
 
 def _batches(values: dict[str, Any]) -> tuple[int, ...]:
