@@ -306,7 +306,10 @@ def primes_below(limit: int, count: int) -> list[int]:
             primes.append(candidate)
         candidate -= 1
     if len(primes) < count:
-        raise ValueError(f"there are no {count} primes up to {limit}: the table is too small for this shape")
+        raise ValueError(
+            f"there are no {count} primes up to {limit}: the table is too small for this shape; "
+            "give a larger one, or fewer slots, heads or values a row"
+        )
     return primes
 
 

@@ -45,6 +45,8 @@ class Goal:
         if not self.deadlines:
             return list(layers)
         unknown = [layer for layer in self.deadlines if layer not in layers]
+        if unknown and list(layers) == [None]:
+            raise ValueError("this table belongs to no layer; give one deadline, as --deadline 1ms")
         if unknown or len(self.deadlines) < len(layers):
             named = ", ".join(f"{'any' if layer is None else layer}" for layer in layers)
             raise ValueError(f"the table's layers are {named}; give each its deadline, as --deadline 1=200us,14=3ms")

@@ -438,7 +438,7 @@ def test_repacking_is_the_cheapest_change(folder: Path, capsys: pytest.CaptureFi
         (["--deadline", "5"], "500us"),
         (["--deadline", "1=5us,1=6us"], "second deadline"),
         (["--deadline", "x=5us"], "not a layer"),
-        (["--deadline", "1=5us"], "layers are any"),
+        (["--deadline", "1=5us"], "belongs to no layer"),
         (["--deadline", "5us", "--model-layers", "4"], "--model-layers"),
         (["--compute", "5us", "--model-layers", "4"], "names no layers"),
         (["--goal", "0"], "--goal"),

@@ -31,13 +31,14 @@ def is_of_a_device(command: str) -> bool:
 
 def is_of_a_run(command: str) -> bool:
     """Does it make, or need, the model that README trains?"""
-    return bool(re.search(r"\brun(\.safetensors)?\b", command))
+    return bool(re.search(r"\brun(\.safetensors)?\b|notes\.u16", command))
 
 
-def put_inputs(folder: Path) -> None:
-    """The files that README's commands take for granted."""
+def put_inputs(folder: Path, command: str = "") -> None:
+    """The files that README's commands take for granted, but for what the command itself makes."""
     np.tile(np.arange(1, 1001, dtype="<u2"), 20).tofile(folder / "mine.u16")
-    np.tile(np.arange(2, 1001, dtype="<u4"), 20).tofile(folder / "deepseek.u32")
+    if "-o mine.u32" not in command:
+        np.tile(np.arange(2, 1001, dtype="<u4"), 20).tofile(folder / "mine.u32")
     (folder / "notes.txt").write_text("A note, and another note.\n" * 20)
     request = {"prompt": list(range(1, 300)), "completion": [7, 8, 9]}
     (folder / "log.jsonl").write_text("".join(json.dumps(request) + "\n" for _ in range(40)))
@@ -65,7 +66,7 @@ ALONE = [c for c in dict.fromkeys(ALONE) if not is_of_a_device(c) and not is_of_
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ALONE)
 def test_readme_commands(command: str, tmp_path: Path) -> None:
-    put_inputs(tmp_path)
+    put_inputs(tmp_path, command)
     words = shlex.split(command)
     code = "import sys; from pagegram_io.cli import main; main(sys.argv[1:])"
     done = subprocess.run(

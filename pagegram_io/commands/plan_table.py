@@ -21,15 +21,14 @@ def _number(value: float | None, scale: float = 1.0) -> str:
 
 
 def _cells(record: PlanRecord, whole: bool) -> list[str]:
+    reads = f"{record.reads_per_step_mean:.2f}", str(record.reads_per_step_p50), str(record.reads_per_step_p99)
     return [
         format_bytes(record.cache_bytes) if record.cache_pages else "none",
         str(record.batch),
         "all" if record.layer is None else str(record.layer),
-        f"{record.reads_per_step_mean:.2f}",
-        str(record.reads_per_step_p50),
-        str(record.reads_per_step_p99),
-        _number(record.arrival_p50_ns, 1e3),
-        _number(record.arrival_p99_ns, 1e3),
+        *(reads if record.steps else "---"),
+        _number(record.arrival_p50_ns if record.steps else None, 1e3),
+        _number(record.arrival_p99_ns if record.steps else None, 1e3),
         _number(record.deadline_ns, 1e3),
         _number(record.tokens_per_second_p50),
         _number(record.tokens_per_second_p99),

@@ -235,18 +235,17 @@ def warnings(records: Sequence[SimulationRecord], layouts: Sequence[Layout]) -> 
         where = f"{label_of(r)} at {_cache(r)}"
         middle = r.warm_tokens + r.tokens // 2
         whole = r.cache_unit == "page" and r.cache_pages >= r.pages
+        total = [x for x in records if (label_of(x), x.table_params, x.cache_pages) == key]
+        misses, first = sum(x.misses for x in total), sum(x.compulsory_misses for x in total)
+        every = "; every read is compulsory" if misses == first else ""  # not where another file passes through
         if whole:
-            lines.append(
-                f"{where}: the cache holds the whole table ({format_bytes(r.file_bytes)}); every read is compulsory"
-            )
+            lines.append(f"{where}: the cache holds the whole table ({format_bytes(r.file_bytes)}){every}")
         elif r.cache_full_at_token is None:
-            lines.append(f"{where}: the cache never filled, so every read is compulsory; give more tokens")
+            lines.append(f"{where}: the cache never filled{every}; give more tokens")
         elif r.cache_full_at_token > middle:
             lines.append(
                 f"{where}: the cache filled at token {r.cache_full_at_token:,}, after mid-stream; give more tokens"
             )
-        total = [x for x in records if (label_of(x), x.table_params, x.cache_pages) == key]
-        misses, first = sum(x.misses for x in total), sum(x.compulsory_misses for x in total)
         if is_filler(total) and label_of(r) not in repeating:
             repeating.append(label_of(r))
         filled = r.cache_full_at_token is not None

