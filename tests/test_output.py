@@ -134,7 +134,8 @@ def test_errors_name_the_final_path(tmp_path: Path) -> None:
 def test_a_file_that_cannot_grow_leaves_nothing(tmp_path: Path, size: int) -> None:
     code = f"""
 import resource
-from pagegram_io.output import new_file
+from pagegram_io.output import new_file, refuse_folder
+from pagegram_io.table_file import refuse_target
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 try:
     with new_file("out.bin") as file:
