@@ -232,10 +232,9 @@ def _size_line(record: dict[str, Any], path: str) -> Line:
     try:
         with open(path, "rb", buffering=0) as target:
             record["target_bytes"] = size = target.seek(0, os.SEEK_END)
-    except OSError as error:  # a file that the kernel makes up as it is read, as those of /proc
-        return Line(
-            False, "size", f"{click.format_filename(path)} has none ({error.strerror})", "name a file on a disk"
-        )
+    except OSError as error:  # a file of /proc
+        text = f"none: the kernel makes {click.format_filename(path)} as it is read ({error.strerror})"
+        return Line(False, "size", text, "name a file on a disk")
     enough = size >= PAGE_BYTES
     return Line(enough, "size", format_bytes(size), "" if enough else "name something larger than a page")
 
