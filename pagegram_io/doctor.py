@@ -115,6 +115,7 @@ class BlockDevice:
     disk: str
     physical_block_bytes: int
     io_poll: bool
+    nr_requests: int | None = None
 
 
 def block_device_of(path: StrPath) -> BlockDevice | None:
@@ -136,6 +137,7 @@ def block_device_of(path: StrPath) -> BlockDevice | None:
         disk=disk.name,
         physical_block_bytes=first_number(disk / "queue/physical_block_size") or 512,
         io_poll=first_number(disk / "queue/io_poll") == 1,
+        nr_requests=first_number(disk / "queue/nr_requests"),
     )
 
 

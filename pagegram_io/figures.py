@@ -121,6 +121,12 @@ def check_device_records(records: Iterable[AnyRecord]) -> None:
         raise ValueError("there are no device records: make some with 'pagegram-io nvme --json'")
 
 
+def without_lookups(record: AnyRecord) -> bool:
+    """Is a device record one of a layout of which no lookup was completed? Such are left out."""
+    row = to_dict(record)
+    return row.get("layout") not in (None, "uniform") and 0 in (row.get("tokens"), row.get("lookups_per_second"))
+
+
 def draw_reads(
     figure: Any,
     rows: Sequence[Mapping[str, Any]],
@@ -186,6 +192,9 @@ def _read_device_curves(records: Iterable[AnyRecord]) -> tuple[list[dict[str, An
     rows = [row for row in rows if row.get("layout") not in (None, "uniform")]  # uniform reads are no lookups
     if not rows:
         raise ValueError("the device records hold uniform reads only: run 'pagegram-io nvme' without --uniform")
+    rows = [row for row in rows if not without_lookups(row)]
+    if not rows:
+        raise ValueError("no device record has a lookup (lookups_per_second is 0): measure with a longer --runtime")
     _refuse_mix(rows, DEVICE_SHARED_FIELDS)
     if rows[0].get("mode", "throughput") != "throughput":
         raise ValueError(f"device records of mode {rows[0]['mode']!r} have no place here: it takes 'throughput' only")

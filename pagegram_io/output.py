@@ -75,6 +75,14 @@ def refuse_existing(path: str, force: bool) -> None:
         raise FileExistsError(errno.EEXIST, "exists; --force replaces it", path)
 
 
+def refuse_folder(folder: str) -> None:
+    """OSError unless files can be made in this folder: EROFS where its file system is read-only."""
+    os.stat(folder)  # its own error says whether it is not there or not to be looked into
+    if not os.access(folder, os.W_OK):
+        number = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
+        raise OSError(number, os.strerror(number), folder)
+
+
 @contextlib.contextmanager
 def stopped_by_signals() -> Iterator[None]:
     """SIGTERM and a closed terminal end the work as Ctrl-C does: by default they would leave gigabytes lying about."""

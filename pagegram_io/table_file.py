@@ -22,7 +22,7 @@ from pagegram_io import native
 from pagegram_io.errors import FormatError
 from pagegram_io.layout import LAYOUT_NAMES, Layout, Shape, build
 from pagegram_io.native_reader import aligned_bytes, fill_pages
-from pagegram_io.output import new_path
+from pagegram_io.output import new_path, refuse_folder
 from pagegram_io.repacked import Repacked, repacked_from_json
 from pagegram_io.sizes import SIZE_LIMIT, format_bytes
 from pagegram_io.strict_json import is_whole, parse_json, shown
@@ -315,10 +315,7 @@ def refuse_target(name: str) -> None:
     try:
         mode = os.lstat(name).st_mode
     except FileNotFoundError:
-        folder = os.path.dirname(os.path.realpath(name))
-        os.stat(folder)  # its own error says whether it is not there or not to be looked into
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder) from None
+        refuse_folder(os.path.dirname(os.path.realpath(name)))
         return
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)

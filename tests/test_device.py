@@ -23,6 +23,7 @@ from harness.mounts import HARNESS
 
 from pagegram_io import native_reader
 from pagegram_io.cli import run
+from pagegram_io.commands.nvme_notes import notes
 
 # A shared disk stalls at times for longer than any bound that would still catch a fault; a fault fails every time.
 pytestmark = pytest.mark.flaky(reruns=2, reruns_delay=2)
@@ -367,3 +368,34 @@ def test_percentiles_are_those_of_the_histogram() -> None:
         exact = int(values[max(1, int(np.ceil(share * len(values)))) - 1])
         assert percentile(counts, share) == pytest.approx(exact, rel=1 / 128, abs=1)
     assert percentile(np.zeros_like(counts), 0.5) == 0
+
+
+def row_of(**changes: Any) -> dict[str, Any]:
+    return {
+        "mode": "throughput", "layout": "flat", "depth": 64, "depth_sustained": 64.0, "seconds": 10.0, "tokens": 9,
+        "limited_by": "device", "iops_by_second": [100, 110], "nr_requests": 256, "interrupted": False, **changes,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"depth": 1024, "depth_sustained": 289.0}, "289 reads were in flight on average; .*nr_requests=256"),
+        ({"depth_sustained": 9.0, "nr_requests": None}, "9 reads were in flight on average; they ended"),
+        ({"depth_sustained": 9.0, "limited_by": "cpu"}, "--jobs"),
+        ({"tokens": 0}, "no lookup was completed; give a longer --runtime"),
+        ({"mode": "decode", "steps": 99, "depth_sustained": 2.0}, "99 steps, and plan wants 100"),
+        ({"iops_by_second": [100, 301]}, "unsteady, from 100 to 301 reads in a second; repeat"),
+    ],
+)
+def test_notes_of_doubtful_runs(changes: dict[str, Any], words: str) -> None:
+    (note,) = notes([row_of(), row_of(**changes)])
+    assert re.search(words, note) and "more of these" not in note
+    (note,) = notes([row_of(**changes)] * 3)
+    assert note.endswith("(and 2 more of these runs)")
+    assert notes([row_of(**changes, interrupted=True)]) == []
+
+
+def test_runs_without_doubt_have_no_notes() -> None:
+    short = row_of(seconds=0.3, depth_sustained=9.0, iops_by_second=[1])
+    assert notes([row_of(), short, row_of(layout="uniform", tokens=None), row_of(mode="decode", steps=100)]) == []

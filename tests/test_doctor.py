@@ -276,6 +276,12 @@ def test_holes_and_folders_and_other_things(tmp_path: Path, capsys: pytest.Captu
         assert "target" in record["missing"] and record["readable"] is None
 
 
+def test_a_file_of_proc_has_no_size(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, Path("/proc/cpuinfo"))
+    assert (status, err) == (0, "")
+    assert re.search(r"missing +size +none: the kernel makes /proc/cpuinfo .*\n +cure: name a file on a disk", out)
+
+
 def test_a_path_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, tmp_path / "none")
     assert (status, out) == (1, "") and err.count("\n") == 1 and "no such file" in err

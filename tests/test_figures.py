@@ -275,6 +275,13 @@ def test_what_has_no_place_in_a_figure_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_device_records_without_a_lookup_are_left_out(tmp_path: Path) -> None:
+    draw_figure4(CASES["one cache"], tmp_path / "with.svg", device_records=DEVICE)
+    failed = [device("flat", None, 1, 0.0), device("flat", None, 2, 1.0, tokens=0)]
+    draw_figure4(CASES["one cache"], tmp_path / "without.svg", device_records=[*failed, *DEVICE])
+    assert (tmp_path / "with.svg").read_bytes() == (tmp_path / "without.svg").read_bytes()
+
+
 @pytest.mark.parametrize("name", ["figure.jpg", "figure", "figure.svgz", ".png"])
 def test_other_suffixes_are_refused_with_the_list(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=r"\.png, \.svg, \.pdf"):

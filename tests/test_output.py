@@ -8,10 +8,12 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from pagegram_io.output import new_file, new_path
+from pagegram_io.output import new_file, new_path, refuse_folder
+from pagegram_io.table_file import refuse_target
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
@@ -134,7 +136,8 @@ def test_errors_name_the_final_path(tmp_path: Path) -> None:
 def test_a_file_that_cannot_grow_leaves_nothing(tmp_path: Path, size: int) -> None:
     code = f"""
 import resource
-from pagegram_io.output import new_file
+from pagegram_io.output import new_file, refuse_folder
+from pagegram_io.table_file import refuse_target
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 try:
     with new_file("out.bin") as file:
@@ -146,3 +149,14 @@ except OSError as error:
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(errno.EFBIG), "out.bin"]
     assert os.listdir(tmp_path) == []
+
+
+def test_a_read_only_file_system_is_named_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = os.statvfs(tmp_path).f_flag & ~os.ST_RDONLY
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    for more, number in ((0, errno.EACCES), (os.ST_RDONLY, errno.EROFS)):
+        monkeypatch.setattr(os, "statvfs", lambda path, f_flag=flags | more: SimpleNamespace(f_flag=f_flag))
+        for refuse in (refuse_folder, lambda folder: refuse_target(os.path.join(folder, "new"))):
+            with pytest.raises(OSError) as caught:
+                refuse(str(tmp_path))
+            assert (caught.value.errno, caught.value.filename) == (number, str(tmp_path))

@@ -206,7 +206,7 @@ def target_lines(record: dict[str, Any], path: str) -> list[Line]:
     lines += _direct_lines(record, path, kind)
     if kind != "folder":
         lines.append(_size_line(record, path))
-    if kind == "file":
+    if kind == "file" and record["target_bytes"] is not None:
         lines += _content_lines(record, path)
     return lines
 
@@ -229,8 +229,12 @@ def _passthrough_line(record: dict[str, Any], path: str) -> Line:
 def _size_line(record: dict[str, Any], path: str) -> Line:
     from pagegram_io.sizes import format_bytes
 
-    with open(path, "rb", buffering=0) as target:
-        record["target_bytes"] = size = target.seek(0, os.SEEK_END)
+    try:
+        with open(path, "rb", buffering=0) as target:
+            record["target_bytes"] = size = target.seek(0, os.SEEK_END)
+    except OSError as error:  # a file of /proc
+        text = f"none: the kernel makes {click.format_filename(path)} as it is read ({error.strerror})"
+        return Line(False, "size", text, "name a file on a disk")
     enough = size >= PAGE_BYTES
     return Line(enough, "size", format_bytes(size), "" if enough else "name something larger than a page")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -71,7 +72,7 @@ def command(**values: Any) -> None:
     """
     from pagegram_io.commands.table6 import print_table, write_table
     from pagegram_io.comparison import compare
-    from pagegram_io.figures import check_device_records, draw_figure4
+    from pagegram_io.figures import check_device_records, draw_figure4, without_lookups
     from pagegram_io.output import new_text
     from pagegram_io.record_files import read_records, write_json_lines
 
@@ -88,6 +89,11 @@ def command(**values: Any) -> None:
         device = read_records(values["device_path"]) if values["device_path"] else []
         if values["device_path"]:
             check_device_records(device)  # before the work
+            kept_out = sum(map(without_lookups, device))
+            device = [record for record in device if not without_lookups(record)]
+            if kept_out:
+                text = f"note: {kept_out} of {kept_out + len(device)} device records left out: no lookup completed"
+                print(f"{text}; measure these with a longer --runtime", file=sys.stderr)
             compare([], device)
         records: list[Any]
         records = read_records(values["records_path"]) if values["records_path"] else _simulate(values, device)

@@ -301,6 +301,7 @@ def inspect(values: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         "scheduler": device.scheduler if device else None,
         "rotational": device.rotational if device else None,
         "poll_queues": device.poll_queues if device else None,
+        "nr_requests": device.nr_requests if device else None,
         "allow_holes": values["allow_holes"],
     }
 
@@ -401,6 +402,7 @@ def measure(
 
 
 def _write(values: dict[str, Any], records: list[dict[str, Any]]) -> None:
+    from pagegram_io.commands.nvme_notes import notes
     from pagegram_io.output import new_text
     from pagegram_io.record_files import write_csv, write_json_lines
 
@@ -426,3 +428,5 @@ def _write(values: dict[str, Any], records: list[dict[str, Any]]) -> None:
                 f"first at byte {record['first_error_byte']:,}",
                 file=sys.stderr,
             )
+    for note in notes(records):
+        print(f"note: {note}", file=sys.stderr)

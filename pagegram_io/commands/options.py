@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 import os
 import sys
@@ -305,7 +304,7 @@ def spec_of(values: dict[str, Any], stream: Any) -> Any:
 
 def refuse_outputs(*paths: str | None, force: bool) -> None:
     """Find out before the work, not after it, that an output cannot be written."""
-    from pagegram_io.output import refuse_existing
+    from pagegram_io.output import refuse_existing, refuse_folder
 
     named = [path for path in paths if path is not None]
     if len(set(named)) < len(named):
@@ -314,10 +313,7 @@ def refuse_outputs(*paths: str | None, force: bool) -> None:
         if not path:
             raise click.UsageError("an output has an empty name; is a shell variable unset?")
         refuse_existing(path, force)
-        folder = os.path.dirname(os.path.realpath(path))
-        os.stat(folder)  # its own error says whether it is not there or not to be looked into
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
+        refuse_folder(os.path.dirname(os.path.realpath(path)))
 
 
 def print_records(records: list[Any]) -> None:
