@@ -13,6 +13,7 @@ import click
 
 from pagegram_io.commands.options import (
     COUNT,
+    FiniteRange,
     PathOption,
     force_option,
     given,
@@ -114,7 +115,7 @@ Ctrl-C writes a checkpoint first; --resume goes on to the same numbers as if not
 )
 @click.option(
     "--table-decay",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=0.0,
     show_default=True,
     metavar="X",
@@ -147,6 +148,7 @@ def command(**values: Any) -> None:
     from pagegram_io.models.train import run
 
     job = _resumed_job(values) if values["resume"] else _new_job(values)
+    _note(job)
     with stop_requests() as stop, _bar(job) as progress:
         records = run(job, progress, stop=stop)
     if values["csv_path"]:
@@ -157,6 +159,20 @@ def command(**values: Any) -> None:
         print_records(records)
     else:
         _print(records[0], job)
+
+
+def _note(job: TrainJob) -> None:
+    """What a person should know before the run, not after it."""
+    if job.out is None:
+        print("note: without --out nothing is kept", file=sys.stderr)
+    elif job.resume:
+        from pagegram_io.models.checkpoint import read_config
+
+        step = read_config(job.out)["state"]["step"]
+        if step == job.step_count:
+            name = click.format_filename(job.out)
+            done = f"step {step:,} of {job.step_count:,}"
+            print(f"note: {name} is complete ({done}); nothing was trained", file=sys.stderr)
 
 
 def import_torch() -> None:
