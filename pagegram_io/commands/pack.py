@@ -63,9 +63,7 @@ def command(checkpoint: str, path: str, row_format: str | None, as_json: bool, f
             advance(count)
 
         try:
-            packed = write_trained_file(
-                path, layout, rows.read, weights_sha256=weights, force=force, progress=report
-            )
+            packed = write_trained_file(path, layout, rows.read, weights_sha256=weights, force=force, progress=report)
         except KeyboardInterrupt:
             text = f"stopped after {format_bytes(written)} of {format_bytes(total)}; no file is left"
             raise KeyboardInterrupt(text) from None
