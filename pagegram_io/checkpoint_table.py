@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -13,7 +14,9 @@ import numpy as np
 
 from pagegram_io.errors import FormatError
 from pagegram_io.layout import Layout
+from pagegram_io.strict_json import is_whole
 from pagegram_io.table_file import layout_from_json
+from pagegram_io.tokens import VOCABULARY_MAX
 
 HEADER_BYTES_MAX = 100 * 2**20  # as the safetensors library has it
 
@@ -71,6 +74,25 @@ def read_checkpoint_layout(folder: str | os.PathLike[str]) -> Layout:
         return layout_from_json(config["layout"])
     except ValueError as error:
         raise FormatError(f"{path}: {error}") from None
+
+
+def read_checkpoint_vocabulary(folder: str | os.PathLike[str]) -> int | None:
+    """How many ids the model of a checkpoint knows; None where its config, which has a layout, does not say."""
+    preset = json.loads((Path(folder) / "config.json").read_text()).get("preset")
+    vocabulary = preset.get("vocabulary") if type(preset) is dict else None
+    return vocabulary if is_whole(vocabulary, VOCABULARY_MAX) and vocabulary > 0 else None
+
+
+def weights_sha256(folder: str | os.PathLike[str]) -> str | None:
+    """The digest of a checkpoint's ``model.safetensors``, which tells one model from another; None without it."""
+    try:
+        with open(Path(folder) / "model.safetensors", "rb") as file:
+            digest = hashlib.sha256()
+            while part := file.read(2**20):
+                digest.update(part)
+            return digest.hexdigest()
+    except FileNotFoundError:
+        return None
 
 
 def find_tensor(path: Path, name: str) -> Tensor:

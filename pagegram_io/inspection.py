@@ -34,6 +34,7 @@ def table_record(path: str | os.PathLike[str], header: TableHeader) -> dict[str,
         "page_bytes": header.page_bytes,
         "pages": header.page_count,
         "model": header.repacked.model if header.repacked else None,
+        "weights_sha256": header.weights_sha256,
     }
     if header.repacked is not None:
         return record | dict.fromkeys(LAYOUT_FIELDS) | _repacked_fields(header)

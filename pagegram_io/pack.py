@@ -46,10 +46,10 @@ def with_row_format(layout: Layout, row_format: str) -> Layout:
     return layout_from_json(json.dumps({**json.loads(layout_to_json(layout)), "row_format": row_format}))
 
 
-def trained_header(layout: Layout) -> TableHeader:
+def trained_header(layout: Layout, weights_sha256: str | None = None) -> TableHeader:
     """The header of a layout's table file. ValueError for a layout of one's own, or beyond the format's limits."""
     sealed = has_room_for_seals(layout)
-    blank = TableHeader(layout, layout.page_bytes, layout.page_count, 0, "trained", None, sealed)
+    blank = TableHeader(layout, layout.page_bytes, layout.page_count, 0, "trained", None, sealed, None, weights_sha256)
     return replace(blank, data_byte=len(encode_header(blank)))
 
 
@@ -71,15 +71,17 @@ def write_trained_file(
     layout: Layout,
     rows_of: RowsOf,
     *,
+    weights_sha256: str | None = None,
     force: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Packed:
     """Write a table file of the rows that ``rows_of`` gives, each asked for once, in ascending order.
 
+    ``weights_sha256`` says which model the rows belong to (``checkpoint_table.weights_sha256``).
     ``progress`` is told the bytes of each batch. ValueError names a row that holds a NaN or an infinity. OSError
     (ENOSPC, before anything is written, where the disk is too small); whatever fails or interrupts, no file is left.
     """
-    header = trained_header(with_row_format(layout, layout.row_format))
+    header = trained_header(with_row_format(layout, layout.row_format), weights_sha256)
     encoder = _Encoder(layout, rows_of)
     write_pages(path, header, encoder.image(), force=force, progress=progress)
     return Packed(header, encoder.counts)

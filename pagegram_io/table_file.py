@@ -62,6 +62,7 @@ class TableHeader:
     seed: int | None
     sealed: bool
     repacked: Repacked | None = None
+    weights_sha256: str | None = None  # of the model.safetensors whose table was packed
 
     @property
     def checks_byte(self) -> int | None:
@@ -141,6 +142,8 @@ def encode_header(header: TableHeader) -> bytes:
         metadata["layout"] = layout_to_json(header.layout)
     if header.repacked is not None:
         metadata["repacked"] = header.repacked.to_json()
+    if header.weights_sha256 is not None:
+        metadata["weights_sha256"] = header.weights_sha256
     end = page_count * page_bytes
     fields: dict[str, Any] = {
         "__metadata__": metadata,
@@ -234,7 +237,10 @@ def _from_tensors(fields: dict[str, Any], metadata: dict[str, str], data_byte: i
         raise ValueError(f"its repacked rows take {wanted} pages, and it holds {page_count}")
     if repacked is not None and sealed != _seals_fit(repacked.units_per_page, repacked.row_bytes, page_bytes):
         raise ValueError("repacked rows have page_checks exactly where their pages have no room for checks")
-    return TableHeader(layout, page_bytes, page_count, data_byte, content, seed, sealed, repacked)
+    weights = metadata.get("weights_sha256")
+    if weights is not None and not re.fullmatch(r"[0-9a-f]{64}", weights):
+        raise ValueError(f"its weights_sha256 is {shown(weights)}, not 64 hexadecimal digits")
+    return TableHeader(layout, page_bytes, page_count, data_byte, content, seed, sealed, repacked, weights)
 
 
 def _shape_of(tensor: Any, name: str, dtype: str, dimensions: int) -> list[int]:

@@ -100,6 +100,16 @@ def test_mistakes_get_one_line(trained, tmp_path, capsys):
         assert told in line
 
 
+def test_ids_beyond_the_vocabulary_get_one_line(trained, tmp_path, capsys):
+    folder, _ = trained
+    np.save(tmp_path / "big.npy", np.array([1, 2047, 2048, 3], np.uint16))
+    for command in (("simulate",), ("simulate", "--vocab", "60000"), ("trace", "-o", tmp_path / "x.npy")):
+        assert invoke(*command, "--checkpoint", folder, "--tokens", tmp_path / "big.npy") == 1
+        [line] = capsys.readouterr().err.splitlines()
+        assert "the id 2048 at position 2 is outside the vocabulary of 2,048 ids" in line
+    assert not (tmp_path / "x.npy").exists()
+
+
 def test_a_model_without_a_table_has_no_trace(trained, tmp_path, capsys):
     folder, path = trained
     config = json.loads((folder / "config.json").read_text())

@@ -9,9 +9,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from pagegram_io.checkpoint_table import read_checkpoint_layout
+from pagegram_io.checkpoint_table import read_checkpoint_layout, weights_sha256
 from pagegram_io.models.evaluation_job import EvalJob, run
 from pagegram_io.record_files import read_records
+from pagegram_io.table_file import read_header
 from pagegram_io.tokens import read_stream, shipped_path
 
 MINI = Path(__file__).parent / "golden" / "mini"
@@ -33,6 +34,7 @@ def test_losses_from_ram_and_flash_are_equal_and_those_of_golden():
 def test_its_files_are_small_and_its_layout_is_the_config_s():
     assert (MINI / "packed.safetensors").stat().st_size <= 5 << 20
     assert sum(file.stat().st_size for file in MINI.iterdir()) <= 8 << 20
+    assert read_header(MINI / "packed.safetensors").weights_sha256 == weights_sha256(MINI)
     layout = read_checkpoint_layout(MINI)
     assert (layout.name, layout.slots, layout.row_width) == ("pagegram", 4, 16)
     rows = layout.rows(read_stream(shipped_path("mini-test.u16.xz"), eod=0, vocabulary=2048, limit=1000))

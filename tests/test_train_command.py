@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import signal
@@ -60,7 +61,7 @@ def test_train_then_eval(streams: list[str], capsys: pytest.CaptureFixture[str])
 def test_json_is_one_record(streams: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["train", *streams, "--memory", "none", "--steps", "60", "--json"]) == 0
     out, err = capsys.readouterr()
-    assert json.loads(out)["epochs"] == 60 * 64 / 3000 and err == ""
+    assert json.loads(out)["epochs"] == 60 * 64 / 3000 and err == "note: without --out nothing is kept\n"
     assert run(["train", *streams, "--memory", "none", "--steps", "60"]) == 0
     assert "seen 1.28 times over" in capsys.readouterr().err
 
@@ -110,6 +111,8 @@ def test_mistakes_get_one_line(streams: list[str], capsys: pytest.CaptureFixture
         ([*streams, "--memory", "none", "--table-params", "1M"], 2, ["no table"]),
         ([*streams, "--steps", "0"], 2, ["--steps"]),
         ([*streams, "--table-decay", "1000"], 2, ["table decay"]),
+        ([*streams, "--table-decay", "nan"], 2, ["nan is not a finite number"]),
+        ([*streams, "--table-decay", "inf"], 2, ["inf is not a finite number"]),
         ([*streams, "--device", "tpu9"], 2, ["tpu9"]),
         ([*streams, "--device", "cuda:99"], 3, ["cuda:99", "no such GPU"]),
         ([*streams, "--out", "streams"], 1, ["streams", "not a checkpoint"]),
@@ -121,6 +124,39 @@ def test_mistakes_get_one_line(streams: list[str], capsys: pytest.CaptureFixture
         (["--resume", "streams"], 1, ["streams: not a checkpoint"]),
     ]:
         refused(["train", *arguments], capsys, status, *words)
+
+
+def test_a_finished_run_and_windows_that_do_not_fit_get_a_note(
+    streams: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["train", *streams, "--out", "run"]) == 0
+    assert capsys.readouterr().err == ""
+    assert run(["train", "--resume", "run"]) == 0
+    assert capsys.readouterr().err == "note: run is complete (step 6 of 6); nothing was trained\n"
+    assert run(["eval", "run", "--windows", "1M", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == f"note: {json.loads(out)['windows']:,} windows were used, all that the stream holds, of 1,000,000\n"
+
+
+def test_a_table_of_another_checkpoint_is_refused(streams: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in ("0", "1"):
+        assert run(["train", *streams, "--steps", "1", "--seed", seed, "--out", f"run{seed}"]) == 0
+        assert run(["pack", f"run{seed}", "-o", f"{seed}.safetensors"]) == 0
+    digest = hashlib.sha256(Path("run1/model.safetensors").read_bytes()).hexdigest()
+    capsys.readouterr()
+    assert run(["inspect", "1.safetensors"]) == 0
+    assert digest in capsys.readouterr().out
+    assert run(["eval", "run1", "--table", "1.safetensors", "--in-ram"]) == 0
+    assert capsys.readouterr().err == ""
+    words = "0.safetensors was packed from another checkpoint; pack this one again"
+    refused(["eval", "run1", "--table", "0.safetensors", "--in-ram"], capsys, 2, words)
+    refused(["eval", "run1", "--table", "0.safetensors", "--buffered"], capsys, 2, words)
+    os.rename("run0/model.safetensors", "kept")
+    assert run(["pack", "run0", "-o", "unnamed.safetensors"]) == 0
+    os.rename("kept", "run0/model.safetensors")
+    capsys.readouterr()
+    assert run(["eval", "run0", "--table", "unnamed.safetensors", "--in-ram"]) == 0
+    assert "note: unnamed.safetensors does not say which checkpoint" in capsys.readouterr().err
 
 
 def test_ids_beyond_the_vocabulary_get_one_line(streams: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +175,7 @@ def test_what_eval_refuses(streams: list[str], capsys: pytest.CaptureFixture[str
     refused(["eval", "none"], capsys, 1, "none/config.json")
     refused(["eval", "streams"], capsys, 1, "not a checkpoint")
     refused(["eval", "plain", "--validation", "streams/none.u16"], capsys, 1, "none.u16")
-    refused(["eval", "plain", "--device", "cuda:99"], capsys, 3, "no such GPU")
+    refused(["eval", "plain", "--device", "cuda:99"], capsys, 3, "no such GPU here; choose --device cpu")
     assert run(["train", *streams, "--steps", "1", "--out", "run"]) == 0
     assert run(["mkfile", "pattern.safetensors", "--size", "64KiB"]) == 0
     refused(["eval", "run", "--table", "pattern.safetensors"], capsys, 1, "pattern to measure with")

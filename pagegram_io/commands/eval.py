@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,7 @@ def command(**values: Any) -> None:
                 raise KeyboardInterrupt(f"stopped after {done:,} of {total:,} windows")
 
         records = run(job, report)
+    _note(values, records[0])
     if values["csv_path"]:
         from pagegram_io.record_files import write_csv
 
@@ -127,6 +129,17 @@ def _check(values: dict[str, Any]) -> None:
         for name in ("cache_bytes", "depth", "engine", "buffered"):
             if given(name):
                 raise click.UsageError(f"{option_text(name)} belongs to a table on flash, not to --in-ram")
+
+
+def _note(values: dict[str, Any], record: dict[str, Any]) -> None:
+    from pagegram_io.table_file import read_header
+
+    path, asked, used = values["table_path"], values["windows"], record["windows"]
+    if path is not None and read_header(path).weights_sha256 is None:
+        name = click.format_filename(path)
+        print(f"note: {name} does not say which checkpoint it was packed from; only layouts agree", file=sys.stderr)
+    if asked is not None and used < asked:
+        print(f"note: {used:,} windows were used, all that the stream holds, of {asked:,}", file=sys.stderr)
 
 
 @contextlib.contextmanager

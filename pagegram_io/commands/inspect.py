@@ -56,6 +56,8 @@ def table_lines(record: dict[str, Any]) -> list[tuple[str, str]]:
         ("pages", f"{r['pages']:,} of {format_bytes(r['page_bytes'])}, from byte {r['data_byte']:,}"),
         ("checks", "number and CRC-32C in each page" if r["checks"] == "in each page" else "CRC-32C in page_checks"),
     ]
+    if r["weights_sha256"] is not None:
+        lines.append(("weights", f"of the model.safetensors of SHA-256 {r['weights_sha256']}"))
     if r["content"] == "repacked":
         placed = f"{r['units_per_page']} a page" if r["units_per_page"] else "one after the other"
         rows = f"{r['rows']:,} of {r['row_width']} values in {r['row_format']}, {r['row_bytes']:,} bytes each"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -28,6 +29,16 @@ class Parsed(click.ParamType):
             return self._parse(value)
         except ValueError as error:
             self.fail(str(error), parameter, context)
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers without NaN and infinity, which Python reads as numbers, too."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        number = click.FLOAT.convert(value, parameter, context)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", parameter, context)
+        return super().convert(value, parameter, context)
 
 
 def _list_of(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
@@ -248,15 +259,18 @@ LAYOUT_OPTIONS = (
 
 
 def checkpoint_layout(values: dict[str, Any]) -> Any:
-    """The layout of --checkpoint; refuses the options that would describe another."""
-    from pagegram_io.checkpoint_table import read_checkpoint_layout
+    """The layout of --checkpoint, whose vocabulary the stream must keep; refuses options that describe another."""
+    from pagegram_io.checkpoint_table import read_checkpoint_layout, read_checkpoint_vocabulary
 
     told = [name for name in LAYOUT_OPTIONS if name in values and given(name)]
     if told:
         raise click.UsageError(f"{option_text(told[0])} describes a layout, and --checkpoint has one already")
     if values["stream_path"] is None:
         raise click.UsageError("--checkpoint needs --tokens: a stream of the model's own vocabulary")
-    return read_checkpoint_layout(values["checkpoint_path"])
+    layout = read_checkpoint_layout(values["checkpoint_path"])
+    known = [read_checkpoint_vocabulary(values["checkpoint_path"]), values["vocabulary"]]
+    values["vocabulary"] = min((size for size in known if size is not None), default=None)
+    return layout
 
 
 def layouts_of(values: dict[str, Any], shape: Any, *, slots: tuple[int, ...] | None = None) -> list[Any]:

@@ -43,7 +43,7 @@ def command(checkpoint: str, path: str, row_format: str | None, as_json: bool, f
 
     The table is streamed, and need not fit in memory. A failed or interrupted run leaves nothing behind.
     """
-    from pagegram_io.checkpoint_table import read_checkpoint_table
+    from pagegram_io.checkpoint_table import read_checkpoint_table, weights_sha256
     from pagegram_io.errors import FormatError
     from pagegram_io.output import refuse_existing, stopped_by_signals
     from pagegram_io.pack import trained_header, with_row_format, write_trained_file
@@ -53,7 +53,8 @@ def command(checkpoint: str, path: str, row_format: str | None, as_json: bool, f
     refuse_existing(path, force)
     layout, rows = read_checkpoint_table(checkpoint)
     layout = with_row_format(layout, row_format or layout.row_format)
-    total, written = trained_header(layout).file_bytes, 0
+    weights = weights_sha256(checkpoint)
+    total, written = trained_header(layout, weights).file_bytes, 0
     with stopped_by_signals(), byte_progress(f"packing {click.format_filename(path)}", total) as advance:
 
         def report(count: int) -> None:
@@ -62,7 +63,7 @@ def command(checkpoint: str, path: str, row_format: str | None, as_json: bool, f
             advance(count)
 
         try:
-            packed = write_trained_file(path, layout, rows.read, force=force, progress=report)
+            packed = write_trained_file(path, layout, rows.read, weights_sha256=weights, force=force, progress=report)
         except KeyboardInterrupt:
             text = f"stopped after {format_bytes(written)} of {format_bytes(total)}; no file is left"
             raise KeyboardInterrupt(text) from None

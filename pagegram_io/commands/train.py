@@ -13,6 +13,7 @@ import click
 
 from pagegram_io.commands.options import (
     COUNT,
+    FiniteRange,
     PathOption,
     force_option,
     given,
@@ -114,7 +115,7 @@ Ctrl-C writes a checkpoint first; --resume goes on to the same numbers as if not
 )
 @click.option(
     "--table-decay",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=0.0,
     show_default=True,
     metavar="X",
@@ -147,8 +148,12 @@ def command(**values: Any) -> None:
     from pagegram_io.models.train import run
 
     job = _resumed_job(values) if values["resume"] else _new_job(values)
+    complete = _is_complete(job)
     with stop_requests() as stop, _bar(job) as progress:
         records = run(job, progress, stop=stop)
+    if complete:
+        name, steps = click.format_filename(job.out or ""), f"step {job.step_count:,} of {job.step_count:,}"
+        print(f"note: {name} is complete ({steps}); nothing was trained", file=sys.stderr)
     if values["csv_path"]:
         from pagegram_io.record_files import write_csv
 
@@ -157,6 +162,13 @@ def command(**values: Any) -> None:
         print_records(records)
     else:
         _print(records[0], job)
+
+
+def _is_complete(job: TrainJob) -> bool:
+    """Whether a job goes on with a run that has done all its steps."""
+    from pagegram_io.models.checkpoint import read_config
+
+    return job.out is not None and job.resume and bool(read_config(job.out)["state"]["step"] == job.step_count)
 
 
 def import_torch() -> None:
@@ -248,6 +260,8 @@ def _bar(job: TrainJob) -> Iterator[Callable[[Tick], None]]:
 
         def show(tick: Tick) -> None:
             nonlocal last
+            if job.out is None and last == 0:  # with the first step: what is refused before it gets one line
+                print("note: without --out nothing is kept", file=sys.stderr)
             validation = "" if tick.validation_loss is None else f", held out {tick.validation_loss:.4f}"
             note = f"{tick.tokens_per_second:,.0f} tokens/s, loss {tick.loss:.4f}{validation}"
             advance(tick.step - last, note)

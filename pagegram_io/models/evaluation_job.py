@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pagegram_io.checkpoint_table import weights_sha256
 from pagegram_io.errors import FormatError
 from pagegram_io.layout import Layout
 from pagegram_io.models.addressing import OwnRows
@@ -22,6 +23,7 @@ from pagegram_io.models.trainer import device_of, told_memory
 from pagegram_io.record_files import to_dict
 from pagegram_io.records import EvalRecord, provenance
 from pagegram_io.table import Table
+from pagegram_io.table_file import read_header
 from pagegram_io.tokens import Stream
 
 
@@ -93,6 +95,9 @@ def _check_table(job: EvalJob, loaded: Loaded) -> None:
         raise ValueError(
             f"{job.table_path} has another layout ({theirs}) than {job.checkpoint} ({ours}); pack that one"
         )
+    told = read_header(job.table_path).weights_sha256
+    if told is not None and told != weights_sha256(job.checkpoint):
+        raise ValueError(f"{job.table_path} was packed from another checkpoint; pack this one again")
 
 
 def _hashing(layout: Layout) -> object:

@@ -167,7 +167,7 @@ def device_of(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"device {name!r} is not supported; write cpu or cuda")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise OSError(errno.ENOTSUP, "torch finds no such GPU here; train with --device cpu", name)
+        raise OSError(errno.ENOTSUP, "torch finds no such GPU here; choose --device cpu", name)
     return device
 
 
