@@ -79,8 +79,8 @@ def read_checkpoint_layout(folder: str | os.PathLike[str]) -> Layout:
 def read_checkpoint_vocabulary(folder: str | os.PathLike[str]) -> int | None:
     """How many ids the model of a checkpoint knows; None where its config, which has a layout, does not say."""
     preset = json.loads((Path(folder) / "config.json").read_text()).get("preset")
-    vocabulary = preset.get("vocabulary") if type(preset) is dict else None
-    return int(vocabulary) if is_whole(vocabulary, VOCABULARY_MAX) and vocabulary else None
+    vocabulary: Any = preset.get("vocabulary") if type(preset) is dict else None
+    return vocabulary if is_whole(vocabulary, VOCABULARY_MAX) and vocabulary > 0 else None
 
 
 def weights_sha256(folder: str | os.PathLike[str]) -> str | None:

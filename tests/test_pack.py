@@ -156,6 +156,15 @@ def test_the_official_reader_opens_it(tmp_path: Path) -> None:
     assert np.array_equal(crc32c_of_pages(pages.reshape(-1), 4096), checks)
 
 
+def test_the_digest_of_the_weights_comes_back(tmp_path: Path) -> None:
+    digest = "0123456789abcdef" * 4
+    packed = write(tmp_path / "a", SMALL, table_of(SMALL), weights_sha256=digest)
+    assert table_file.read_header(tmp_path / "a") == packed.header and packed.header.weights_sha256 == digest
+    (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes().replace(digest.encode(), b"X" * 64))
+    with pytest.raises(FormatError, match="weights_sha256 is .*, not 64 hexadecimal digits"):
+        table_file.read_header(tmp_path / "a")
+
+
 def test_fp16_and_fp32_rows() -> None:
     values = np.array([[1.5, -2, 0, 3e-8], [70000, -1e30, 65504, 1], [0, -0.0, 0, 0]], np.float32)
     rows, counts = encode_rows("fp32", values)
