@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 from collections.abc import Callable
 
 import numpy as np
@@ -18,6 +19,11 @@ from pagegram_io.tokens import Stream, read_stream
 # A loaded machine draws examples slowly; that is no failure of what is tested.
 settings.register_profile("pagegram-io", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("pagegram-io")
+
+# Tests interrupt what they start. Under nohup, or in the background of a script, those signals are ignored, and all
+# that is started would ignore them too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Only those that this CPU has: nothing is skipped, so that no skip is ever expected.
 ISAS = ["portable", "avx2", "avx512"][: ["portable", "avx2", "avx512"].index(native.isa_best()) + 1]

@@ -119,13 +119,12 @@ def test_paths_it_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def started(*arguments: str | os.PathLike[str], limit: int | None = None) -> subprocess.Popen[bytes]:
-    def prepared() -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
+    def limited() -> None:
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
     command = [sys.executable, "-m", "pagegram_io.cli", "mkfile", *map(os.fspath, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=prepared)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=limited)
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
