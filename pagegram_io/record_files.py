@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from pagegram_io.errors import FormatError
 from pagegram_io.output import new_file
 from pagegram_io.records import CLASSES, SCHEMA, AnyRecord
+from pagegram_io.strict_json import unique_keys
 
 if TYPE_CHECKING:
     import pandas
@@ -241,7 +242,9 @@ def _read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if not raw.strip():
                 continue
             try:
-                row = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+                row = json.loads(
+                    raw.decode("utf-8-sig"), object_pairs_hook=unique_keys, parse_constant=_refuse_constant
+                )
             except UnicodeDecodeError:
                 raise FormatError(f"{path}:{line}: the line is not UTF-8 text") from None
             except (ValueError, RecursionError) as error:
@@ -249,13 +252,6 @@ def _read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if not isinstance(row, dict):
                 raise FormatError(f"{path}:{line}: the line is JSON but not an object, so it is no record")
             yield line, row
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        raise ValueError("a key appears twice")
-    return row
 
 
 def _refuse_constant(text: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 def parse_json(text: str) -> Any:
     """What a JSON text holds; ValueError where it says one thing twice, or what JSON has no word for."""
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        return json.loads(text, object_pairs_hook=unique_keys, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -25,7 +25,8 @@ def is_whole(value: Any, limit: int) -> bool:
     return type(value) is int and 0 <= value <= limit
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; ValueError where it says one key twice."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise ValueError("a key appears twice")
