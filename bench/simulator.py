@@ -26,7 +26,7 @@ from typing import Any
 import ledger
 import numpy as np
 
-from pagegram_io import native
+from pagegram_io import native, native_caches
 from pagegram_io.layout import Layout, engram
 from pagegram_io.sizes import parse_count
 from pagegram_io.tokens import Stream, read_stream
@@ -77,7 +77,7 @@ def classes_of(trace: Trace) -> np.ndarray:
 
 
 def simulate_fixed(trace: Trace, sizes: list[int]) -> int:
-    with native.Lru(trace.layout.page_count, sizes, classes_of(trace)) as lru:
+    with native_caches.Lru(trace.layout.page_count, sizes, classes_of(trace)) as lru:
         for batch in trace.batches():
             lru.access(batch)
         return int(lru.counts()[2][sizes.index(CACHE_PAGES), 0])
@@ -85,7 +85,7 @@ def simulate_fixed(trace: Trace, sizes: list[int]) -> int:
 
 def simulate_curve(trace: Trace, isa: str) -> int:
     """Misses at every size, of which one is returned."""
-    with native.Curve(trace.layout.page_count, classes_of(trace), isa=isa) as curve:
+    with native_caches.Curve(trace.layout.page_count, classes_of(trace), isa=isa) as curve:
         for batch in trace.batches():
             curve.access(batch)
         accesses, _ = curve.counts()
@@ -104,7 +104,7 @@ def emit(trace: Trace, isa: str) -> None:
 def swap_only(trace: Trace) -> None:
     last = np.zeros(trace.layout.page_count, np.uint32)
     for batch in trace.batches():
-        native.swap_floor(last, batch)
+        native_caches.swap_floor(last, batch)
 
 
 def libcachesim_reader(trace: Trace) -> Any:

@@ -33,10 +33,20 @@ struct pgio_lru {
     uint64_t *accesses, *compulsory, *misses; /* [class], [class], [given, class] */
     cache caches[PGIO_MAX_CAPACITIES];
     uint32_t tails[PGIO_MAX_CAPACITIES];
-    bool first_is_empty; /* the caller's first cache holds no pages */
+    uint8_t empty_count; /* of the caller's caches, those of no pages */
     uint32_t *page_at;   /* the page accessed at each position, where victims are named; else NULL */
     pgio_block block;
 };
+
+/* Caches stand from small to large: what one holds every larger one holds, so that the first hit ends a search. */
+static void insert_cache(pgio_lru *lru, cache new)
+{
+    uint32_t at = lru->cache_count++;
+    for (; at > 0 && lru->caches[at - 1].capacity > new.capacity; at--)
+        lru->caches[at] = lru->caches[at - 1];
+    lru->caches[at] = new;
+    lru->tails[lru->cache_count - 1] = 1;
+}
 
 static int new_lru(pgio_lru **out, uint64_t page_count, const uint64_t *capacities, uint32_t capacity_count,
                    const uint32_t *class_of_column, uint32_t column_count, uint32_t class_count,
@@ -67,12 +77,11 @@ static int new_lru(pgio_lru **out, uint64_t page_count, const uint64_t *capaciti
     lru->given_count = capacity_count;
     lru->column_count = column_count;
     lru->class_count = class_count;
-    lru->first_is_empty = capacities[0] == 0;
     for (uint32_t k = 0; k < capacity_count; k++) {
-        if (capacities[k] == 0)
-            continue;
-        lru->tails[lru->cache_count] = 1;
-        lru->caches[lru->cache_count++] = (cache){.capacity = capacities[k], .full_at_token = UINT64_MAX, .given = k};
+        if (capacities[k])
+            insert_cache(lru, (cache){.capacity = capacities[k], .full_at_token = UINT64_MAX, .given = k});
+        else
+            lru->empty_count++;
     }
     *out = lru;
     return 0;
@@ -161,14 +170,10 @@ static inline __attribute__((always_inline)) void access_run(pgio_lru *lru, cons
         compulsory += old == 0;
         if (classes)
             lru->compulsory[classes[i]] += old == 0;
-        if (missed) {
-            bool miss = lru->first_is_empty || old < tails[0];
-            missed[places ? places[i] : first_place + i] = (uint8_t)(miss + (old == 0));
-        }
-        for (uint32_t k = 0; k < cache_count; k++) {
-            bool miss = old < tails[k]; /* tails start at 1, so 0, "never", always misses */
-            if (!miss)
-                continue;
+        uint32_t k = 0;
+        for (; k < cache_count; k++) {
+            if (old >= tails[k]) /* tails start at 1, so 0, "never", always misses */
+                break;
             if (classes)
                 lru->misses[lru->caches[k].given * lru->class_count + classes[i]]++;
             misses[k]++;
@@ -182,6 +187,9 @@ static inline __attribute__((always_inline)) void access_run(pgio_lru *lru, cons
                     victims[places ? places[i] : first_place + i] = drive_out(lru, tails[k] - 1);
             }
         }
+        if (missed)
+            missed[places ? places[i] : first_place + i] =
+                (uint8_t)((k + lru->empty_count) | (old ? 0 : PGIO_FIRST_ACCESS));
     }
     lru->positions.next = position;
     memcpy(lru->tails, tails, cache_count * sizeof *tails);

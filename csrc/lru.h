@@ -5,7 +5,7 @@
 #include "internal.h"
 
 /* One cache of `capacity` pages, at least 1, that can name its victims. What was driven out is forgotten, so
- * that memory goes with the capacity; a verdict of 2 says nothing here. */
+ * that memory goes with the capacity; PGIO_FIRST_ACCESS says nothing here. */
 int pgio_lru_new_naming(pgio_lru **out, uint64_t page_count, uint64_t capacity, uint32_t column_count,
                         pgio_error *error);
 /* pgio_lru_access; victims: like missed, the page that each miss drove out, PGIO_NO_PAGE where none. */

@@ -32,6 +32,7 @@ extern "C" {
 #define PGIO_MAX_HASHES     64         /* n-gram hashes of a layout */
 #define PGIO_MAX_RULES      4          /* different histories among them */
 #define PGIO_MAX_CAPACITIES 64         /* cache sizes in one pass */
+#define PGIO_FIRST_ACCESS   128        /* of a verdict: the page was never accessed before */
 #define PGIO_NO_PAGE        0xFFFFFFFF /* an unused place in a matrix of pages */
 
 typedef struct pgio_error {
@@ -212,9 +213,9 @@ typedef struct pgio_lru pgio_lru;
 int pgio_lru_new(pgio_lru **out, uint64_t page_count, const uint64_t *capacities, uint32_t capacity_count,
                  const uint32_t *class_of_column, uint32_t column_count, uint32_t class_count, pgio_error *error);
 void pgio_lru_free(pgio_lru *lru);
-/* pages: [token_count, column_count]. missed: [token_count, column_count] or NULL; set to 0 where the
- * first cache size hits and in unused places, 1 where it misses, 2 where it misses because the page was
- * never accessed before. Returns the accesses made. */
+/* pages: [token_count, column_count]. missed: verdicts, [token_count, column_count], or NULL; set to how many
+ * of the cache sizes miss, which are the smallest so many, with PGIO_FIRST_ACCESS added where the page was
+ * never accessed before; to 0 in unused places. Returns the accesses made. */
 int64_t pgio_lru_access(pgio_lru *lru, const uint32_t *pages, uint64_t token_count, uint8_t *missed, pgio_error *error);
 /* accesses, compulsory: [class_count]; misses: [capacity_count, class_count]; full_at_token:
  * [capacity_count], the token that filled the cache, UINT64_MAX while it is not full. */
@@ -240,6 +241,19 @@ uint64_t pgio_curve_state_bytes(const pgio_curve *curve);
 /* The floor that the simulators are measured against: only last[page] <- position, for every access.
  * last: [page_count], zeroed by the caller. Returns a checksum of the old values. */
 uint64_t pgio_swap_floor(uint32_t *last, const uint32_t *pages, uint64_t count);
+
+/* ---- steps.c: what tokens that are looked up together read ------------------------------------ */
+
+/* Sets places whose page an earlier place of the same step holds to PGIO_NO_PAGE. steps: [token_count], ascending
+ * from 1; seen: [seen_count], zero at first and whenever step numbers begin again, a power of two above the places of
+ * any step. Returns the places left in use. */
+int64_t pgio_steps_merge(uint32_t *pages, const uint32_t *steps, uint64_t token_count, uint32_t column_count,
+                         uint64_t *seen, uint64_t seen_count, pgio_error *error);
+/* Verdicts of pgio_lru_access by token: accesses and first: [token_count, class_count]; misses: [token_count,
+ * class_count, size_count], sizes from the smallest to the largest. */
+int pgio_steps_count(const uint32_t *pages, const uint8_t *missed, uint64_t token_count,
+                     const uint32_t *class_of_column, uint32_t column_count, uint32_t class_count, uint32_t size_count,
+                     uint32_t *accesses, uint32_t *first, uint32_t *misses, pgio_error *error);
 
 /* ---- crc32c.c: pages that say which they are ------------------------------------------------ */
 

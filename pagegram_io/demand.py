@@ -88,7 +88,7 @@ def demand(
     served = serve(source, [capacity for _, capacity in caches], classes, tick=tick)
     demands = []
     for (cache_bytes, capacity), one in zip(caches, served, strict=True):
-        counts = one.tally.step_reads
+        counts = one.step_reads
         layers = [
             LayerReads(layer, mean(counts[c]), quantile(counts[c], 0.5), quantile(counts[c], 0.99))
             for c, layer in enumerate(order)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pagegram_io import native, native_reader
+from pagegram_io import native, native_caches, native_reader
 from pagegram_io.layout import Layout
 from pagegram_io.native_reader import NEVER, Reader, ReaderStats
 from pagegram_io.records import SCHEMA, provenance
@@ -92,12 +92,12 @@ class Replay:
         self._columns = self._parts[0].page_columns
         self._tokens = max(1, BATCH_READS // self._columns // len(self._parts))
         classes = np.zeros(self._columns, np.uint32)
-        self._lru = native.Lru(layout.page_count, [job.cache_pages], classes) if job.cache_pages else None
+        self._lru = native_caches.Lru(layout.page_count, [job.cache_pages], classes) if job.cache_pages else None
         self.loops = 0
         if self._lru is not None and job.warm_tokens:
             self._warm(self._lru, len(stream.ids))
 
-    def _warm(self, lru: native.Lru, stream_tokens: int) -> None:
+    def _warm(self, lru: native_caches.Lru, stream_tokens: int) -> None:
         """Fill the cache with the stream's first tokens, as the simulator's warm-up does."""
         left = self._job.warm_tokens // len(self._parts)
         if left >= stream_tokens // len(self._parts):

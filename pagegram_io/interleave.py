@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from pagegram_io import native
+from pagegram_io import native, native_caches
 from pagegram_io.layout import Layout
 from pagegram_io.tokens import Stream
 from pagegram_io.trace import BATCH_PLACES
@@ -123,39 +123,16 @@ def _joined(parts: list[Steps]) -> Steps:
     return Steps(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Steps)))
 
 
-def repeated_in_step(units: np.ndarray, steps: np.ndarray, unit_count: int) -> np.ndarray:
-    """Which places hold a page (or row) that an earlier place of the same step holds; bool, of the same shape.
-
-    units: uint32 [tokens, columns], NO_PAGE where unused; steps: of each token, ascending. One sort of keys (step,
-    page, place) packed in 64 bits: a block is few places or one step, so that they fit.
-    """
-    used = np.flatnonzero(units.ravel() != native.NO_PAGE)
-    place_bits = max(units.size - 1, 1).bit_length()
-    step = np.repeat((steps - steps[0]).astype(np.uint64), units.shape[1])[used]
-    page_bits = max(unit_count - 1, 1).bit_length()
-    step_bits = int(steps[-1] - steps[0]).bit_length()
-    if step_bits + page_bits + place_bits > 64:
-        raise ValueError(f"a block of {len(steps):,} tokens is too long to merge the pages of its steps")
-    keys = ((step << np.uint64(page_bits)) | units.ravel()[used]) << np.uint64(place_bits) | used.astype(np.uint64)
-    keys.sort()
-    same = np.zeros(len(keys), bool)
-    same[1:] = (keys[1:] >> np.uint64(place_bits)) == (keys[:-1] >> np.uint64(place_bits))
-    repeated = np.zeros(units.size, bool)
-    repeated[(keys[same] & np.uint64((1 << place_bits) - 1)).astype(np.int64)] = True
-    return repeated.reshape(units.shape)
-
-
 @dataclass(frozen=True)
 class Block:
     """Whole steps of a schedule: units (pages or rows) uint32 [tokens, columns], those read once a step elsewhere.
 
-    A token's line holds its own pages, then those of the tokens drafted after it. touched: int64 [tokens], used places
-    before merging; rows: uint64 [tokens * (1 + draft), columns], where the units are rows.
+    A token's line holds its own pages, then those of the tokens drafted after it. touched: used places before merging.
     """
 
     steps: Steps
     units: np.ndarray
-    touched: np.ndarray
+    touched: int
 
 
 class ServedSource:
@@ -194,8 +171,8 @@ class ServedSource:
                     made = self._units(self._drafted_rows(steps, steps.decode))
                     drafted[steps.decode] = made.reshape(-1, drafted.shape[1])
                 units = np.concatenate([units, drafted], axis=1)
-            touched = np.count_nonzero(units != native.NO_PAGE, axis=1)
-            units[repeated_in_step(units, steps.steps, self.page_count)] = native.NO_PAGE
+            touched = int(np.count_nonzero(units != native.NO_PAGE))
+            native_caches.merge_steps(units, steps.steps)
             yield Block(steps, units, touched)
 
     def _units(self, rows: np.ndarray) -> np.ndarray:

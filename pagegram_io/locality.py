@@ -7,14 +7,15 @@ policy.drive needs totals alone. All counts are integers, and exact.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pagegram_io import native
-from pagegram_io.interleave import Block, ServedSource, Steps, repeated_in_step, step_begins
+from pagegram_io.interleave import Block, ServedSource, Steps, step_begins
+from pagegram_io.native_caches import FIRST_ACCESS, Lru, count_verdicts, merge_steps
 from pagegram_io.policy import NOT_FULL, Counts, Result, Tick, pollution_lines
 from pagegram_io.tokens import Stream
 
@@ -80,7 +81,7 @@ class StepShape:
         used = block.units != native.NO_PAGE
         per_step = np.add.reduceat(np.count_nonzero(used, axis=1), begins)
         self.pages_by_step = _grown(self.pages_by_step, per_step)
-        self.touched += int(block.touched.sum())
+        self.touched += block.touched
         places = np.flatnonzero(used.ravel())
         pages = block.units.ravel()[places].astype(np.uint64)
         step = np.repeat(np.arange(1, len(begins) + 1, dtype=np.uint64), per_step)
@@ -105,83 +106,96 @@ def shape_of(source: ServedSource, classes: np.ndarray) -> StepShape:
     return StepShape(source.page_count, np.tile(classes.astype(np.int64), 1 + source.serving.draft))
 
 
-@dataclass
 class Tally:
-    """What one cache size read, by class; tokens from ``warm`` on count, those from ``half`` on are the second half."""
+    """What caches of several sizes read, by class; tokens from ``warm`` on count, those from ``half`` on are the second
+    half. Sizes go from the smallest to the largest."""
 
-    warm: int
-    half: int
-    classes: np.ndarray  # of each column of a page matrix, drafts' columns included
-
-    def __post_init__(self) -> None:
-        count = int(self.classes.max()) + 1
-        self.columns = [np.flatnonzero(self.classes == c) for c in range(count)]
-        names = ("accesses", "misses", "compulsory", "later_accesses", "later_misses", "later_compulsory", "cold",
-                 "decode")  # fmt: skip
-        self.sums = {name: np.zeros(count, np.int64) for name in names}
+    def __init__(self, warm: int, half: int, class_count: int, size_count: int) -> None:
+        self.warm, self.half = warm, half
+        shape = class_count, size_count
+        self.sums = {name: np.zeros(shape, np.int64) for name in ("misses", "later_misses", "cold", "decode")}
+        names = "accesses", "compulsory", "later_accesses", "later_compulsory"
+        self.shared = {name: np.zeros(class_count, np.int64) for name in names}  # the same for every size
         self.cold_tokens = self.decode_tokens = 0
-        self.step_reads = [
-            np.zeros(1, np.int64) for _ in range(count)
-        ]  # full later steps (of a log: of decode alone), by reads of classes 0..c
-
-    def _sum(self, mask: np.ndarray) -> np.ndarray:
-        return np.bincount(self.classes, weights=np.count_nonzero(mask, axis=0), minlength=len(self.columns)).astype(
-            np.int64
-        )
+        # Full later steps (of a log: of decode alone), by reads of classes 0..c: [class * size, reads].
+        self.step_reads = np.zeros((class_count * size_count, 1), np.int64)
 
     def add(
-        self, steps: Steps, full: np.ndarray, begin: int, used: np.ndarray, reads: np.ndarray, first: np.ndarray
+        self, steps: Steps, full: np.ndarray, begin: int, used: np.ndarray, first: np.ndarray, reads: np.ndarray
     ) -> None:
-        """A block that starts at token `begin` of the schedule. Masks [tokens, columns]: pages used, read, and those
-        read for the first time ever; full: of each step, whether it counts in the distribution of reads a step."""
-        lines = np.arange(begin, begin + len(reads))
-        for prefix, chosen in (("", lines >= self.warm), ("later_", lines >= self.half)):
-            if chosen.any():
-                for name, mask in (("accesses", used), ("misses", reads), ("compulsory", first)):
-                    self.sums[prefix + name] += self._sum(mask if chosen.all() else mask[chosen])
-        by_line = np.stack([np.count_nonzero(reads[:, columns], axis=1) for columns in self.columns], axis=1)
-        cold, decode = (steps.depths < COLD_TOKENS) & (lines >= self.warm), steps.decode & (lines >= self.warm)
-        self.sums["cold"] += by_line[cold].sum(axis=0)
-        self.sums["decode"] += by_line[decode].sum(axis=0)
+        """A block that starts at token ``begin`` of the schedule: used pages and first accesses [tokens, classes], and
+        reads [tokens, classes, sizes]; full: of each step, whether it counts in the distribution of reads a step."""
+        lines = len(reads)
+        for prefix, start in (("", self.warm), ("later_", self.half)):
+            since = max(start - begin, 0)
+            self.shared[prefix + "accesses"] += _total(used[since:])
+            self.shared[prefix + "compulsory"] += _total(first[since:])
+            self.sums[prefix + "misses"] += _total(reads[since:])
+        counted = np.arange(begin, begin + lines) >= self.warm
+        cold, decode = (steps.depths < COLD_TOKENS) & counted, steps.decode & counted
+        self.sums["cold"] += _total(reads[cold])
+        self.sums["decode"] += _total(reads if decode.all() else reads[decode])
         self.cold_tokens += int(np.count_nonzero(cold))
         self.decode_tokens += int(np.count_nonzero(decode))
         begins = step_begins(steps.steps)
-        counted = full & (begins + begin >= self.half)
-        per_step = np.cumsum(np.add.reduceat(by_line, begins, axis=0), axis=1)[counted]
-        for c in range(len(self.columns)):
-            self.step_reads[c] = _grown(self.step_reads[c], per_step[:, c])
+        per_step = reads if len(begins) == lines else np.add.reduceat(reads, begins, axis=0)
+        self._add_steps(np.cumsum(per_step, axis=1, dtype=np.int64)[full & (begins + begin >= self.half)])
 
-    def result(self, size: int, full_at: int | None, tokens: int, seconds: float, state_bytes: int) -> Result:
+    def _add_steps(self, reads: np.ndarray) -> None:
+        """Steps by their reads, of each class and size at once: [steps, classes, sizes]."""
+        if not len(reads):
+            return
+        cells, width = len(self.step_reads), max(int(reads.max()) + 1, self.step_reads.shape[1])
+        places = reads.reshape(len(reads), cells) + width * np.arange(cells)
+        counts = np.bincount(places.ravel(), minlength=cells * width).reshape(cells, width)
+        counts[:, : self.step_reads.shape[1]] += self.step_reads
+        self.step_reads = counts
+
+    def served(self, k: int, size: int, full_at: int | None, tokens: int, seconds: float, state_bytes: int) -> Served:
+        """The k-th size alone."""
+
         def counts(prefix: str) -> Counts:
-            made = [self.sums[prefix + name].astype(np.uint64) for name in ("accesses", "compulsory", "misses")]
-            return Counts(made[0], made[1], made[2][None, :])
+            shared = [self.shared[prefix + name].astype(np.uint64) for name in ("accesses", "compulsory")]
+            return Counts(shared[0], shared[1], self.sums[prefix + "misses"][None, :, k].astype(np.uint64))
 
-        return Result([size], counts(""), counts("later_"), [full_at], tokens, seconds, state_bytes)
+        return Served(
+            Result([size], counts(""), counts("later_"), [full_at], tokens, seconds, state_bytes),
+            {name: of_class[:, k] for name, of_class in self.sums.items()},
+            self.step_reads.reshape(*self.sums["misses"].shape, -1)[:, k],
+            self.cold_tokens,
+            self.decode_tokens,
+        )
+
+
+def _total(counts: np.ndarray) -> np.ndarray:
+    return counts.sum(axis=0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Served:
-    """One cache size behind a schedule: totals, and its tally."""
+    """One cache size behind a schedule: totals; sums by class; and steps by their reads of classes 0..c."""
 
     result: Result
-    tally: Tally
+    sums: dict[str, np.ndarray]
+    step_reads: np.ndarray  # [class, reads]
+    cold_tokens: int
+    decode_tokens: int
 
     def facts(self, c: int) -> dict[str, Any]:
         """Of one class, for its record: reads per token where documents begin, and where tokens are made."""
-        tally, counted = self.tally, self.result.tokens
-        misses = int(tally.sums["misses"][c])
+        counted = self.result.tokens
+        misses, cold, decode = (int(self.sums[name][c]) for name in ("misses", "cold", "decode"))
 
         def rate(reads: int, tokens: int) -> float | None:
             return reads / tokens if tokens else None
 
-        cold, decode = int(tally.sums["cold"][c]), int(tally.sums["decode"][c])
         return {
-            "cold_tokens": tally.cold_tokens,
-            "cold_reads_per_token": rate(cold, tally.cold_tokens),
-            "settled_reads_per_token": rate(misses - cold, counted - tally.cold_tokens),
-            "decode_tokens": tally.decode_tokens,
-            "decode_reads_per_token": rate(decode, tally.decode_tokens),
-            "prefill_reads_per_token": rate(misses - decode, counted - tally.decode_tokens),
+            "cold_tokens": self.cold_tokens,
+            "cold_reads_per_token": rate(cold, self.cold_tokens),
+            "settled_reads_per_token": rate(misses - cold, counted - self.cold_tokens),
+            "decode_tokens": self.decode_tokens,
+            "decode_reads_per_token": rate(decode, self.decode_tokens),
+            "prefill_reads_per_token": rate(misses - decode, counted - self.decode_tokens),
         }
 
 
@@ -209,7 +223,7 @@ def serve(
     shape: StepShape | None = None,
     tick: Tick | None = None,
 ) -> list[Served]:
-    """Push a whole schedule through a cache of each capacity (in the source's units), all cold.
+    """Push a whole schedule through caches of all capacities (in the source's units) in one pass, all cold.
 
     classes: of each page column of the layout. pollution_pages are read through each cache once, in order, where the
     second half begins; they are not counted. shape, where given, is told of each block. Raises ValueError as
@@ -220,13 +234,12 @@ def serve(
         raise ValueError(f"--warm {warm_tokens} leaves nothing to count: the stream has {tokens} tokens")
     started = time.perf_counter()
     half = warm_tokens + (tokens - warm_tokens) // 2
-    repeated = np.tile(classes, 1 + source.serving.draft).astype(np.int64)
-    reads_of = _row_reads(source) if source.unit == "row" else None
-    pollution = pollution_lines(source.page_count, min(pollution_pages, max(capacities)), source.page_columns)
+    classes = np.tile(classes, 1 + source.serving.draft).astype(np.uint32)
+    sizes = sorted(capacities)
+    pollution = pollution_lines(source.page_count, min(pollution_pages, sizes[-1]), source.page_columns)
     held = source.page_count + int(np.count_nonzero(pollution != native.NO_PAGE))
-    columns = np.zeros(source.page_columns, np.uint32)
-    caches = [native.Lru(held, [capacity], columns) for capacity in capacities]
-    tallies = [Tally(warm_tokens, half, repeated) for _ in capacities]
+    cache = Lru(held, sizes, np.zeros(source.page_columns, np.uint32))
+    tally = Tally(warm_tokens, half, int(classes.max()) + 1, len(sizes))
     done = 0
     for block in source.blocks():
         if shape is not None:
@@ -235,27 +248,27 @@ def serve(
         full = documents_in_steps(block.steps, begins) == source.serving.interleave
         if source.stream.prompt_lengths is not None:  # of a log, steps that read no prompt beside
             full &= np.logical_and.reduceat(block.steps.decode, begins)
+        missed = np.empty(block.units.shape, np.uint8)
         cut = half - done if len(pollution) and 0 <= half - done < lines else lines
-        for cache, tally in zip(caches, tallies, strict=True):
-            missed = np.empty(block.units.shape, np.uint8)
-            cache.access(block.units[:cut], missed=missed[:cut])
-            if cut < lines:
-                cache.access(pollution)
-                cache.access(block.units[cut:], missed=missed[cut:])
-            if reads_of is None:
-                tally.add(block.steps, full, done, block.units != native.NO_PAGE, missed > 0, missed == 2)
-            else:
-                tally.add(block.steps, full, done, *reads_of(block, missed))
+        cache.access(block.units[:cut], missed=missed[:cut])
+        if cut < lines:
+            cache.access(pollution)
+            cache.access(block.units[cut:], missed=missed[cut:])
+        if source.unit == "page":
+            counts = count_verdicts(block.units, missed, classes, len(sizes))
+        else:
+            counts = _row_reads(source, block, missed, classes, len(sizes))
+        tally.add(block.steps, full, done, *counts)
         done += lines
         if tick:
             tick(block.units.size)
     seconds = time.perf_counter() - started
-    served = []
-    for capacity, cache, tally in zip(capacities, caches, tallies, strict=True):
-        full_at = _full_at(int(cache.counts()[3][0]), half, len(pollution))
-        result = tally.result(capacity, full_at, tokens - warm_tokens, seconds, cache.state_bytes)
-        served.append(Served(result, tally))
-    return served
+    full_at = [_full_at(int(line), half, len(pollution)) for line in cache.counts()[3]]
+    return [
+        tally.served(k, capacity, full_at[k], tokens - warm_tokens, seconds, cache.state_bytes)
+        for capacity in capacities
+        for k in (sizes.index(capacity),)
+    ]
 
 
 def _full_at(line: int, half: int, pollution: int) -> int | None:
@@ -272,22 +285,24 @@ def documents_in_steps(steps: Steps, begins: np.ndarray) -> np.ndarray:
     return np.add.reduceat(entered, begins)
 
 
-def _row_reads(source: ServedSource) -> Callable[[Block, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """For a cache of rows: which pages a step touches, and which it reads since rows on them were missed."""
+def _row_reads(
+    source: ServedSource, block: Block, missed: np.ndarray, classes: np.ndarray, size_count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of caches of rows, as count_verdicts: pages touched, and those read since rows on them were missed."""
     page_columns = source.place.page_columns * (1 + source.serving.draft)
+    members = [np.flatnonzero(classes == c) for c in range(int(classes.max()) + 1)]
 
-    def pages_of(rows: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    def pages_of(chosen: np.ndarray) -> np.ndarray:
+        rows = np.where(chosen, block.units.astype(np.uint64), np.uint64(native.NO_ROW))
         pages = source.place.pages(rows.reshape(-1, source.rows.column_count)).reshape(-1, page_columns)
-        pages[repeated_in_step(pages, steps, source.layout.page_count)] = native.NO_PAGE
-        return pages != native.NO_PAGE
+        merge_steps(pages, block.steps.steps)
+        used = pages != native.NO_PAGE
+        return np.stack([np.count_nonzero(used[:, columns], axis=1) for columns in members], axis=1)
 
-    def reads(block: Block, missed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        rows = np.where(block.units == native.NO_PAGE, np.uint64(native.NO_ROW), block.units.astype(np.uint64))
-        steps = block.steps.steps
-        return (
-            pages_of(rows, steps),
-            pages_of(np.where(missed > 0, rows, np.uint64(native.NO_ROW)), steps),
-            pages_of(np.where(missed == 2, rows, np.uint64(native.NO_ROW)), steps),
-        )
-
-    return reads
+    smaller = missed & (FIRST_ACCESS - 1)  # sizes that miss
+    reads = [pages_of(smaller > k) for k in range(size_count)]
+    return (
+        pages_of(block.units != native.NO_PAGE),
+        pages_of(missed >= FIRST_ACCESS),
+        np.stack(reads, axis=2),
+    )

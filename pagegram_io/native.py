@@ -1,4 +1,4 @@
-"""The border to C: the only module that touches ``_pgio``.
+"""The border to C: with the other ``native_*.py``, the only modules that touch ``_pgio``.
 
 Arrays are made contiguous once, every output is allocated here, a negative return becomes an exception
 with C's own sentence, and each handle is a context manager. The GIL is released during calls, so a handle
@@ -25,7 +25,6 @@ NO_PAGE = lib.PGIO_NO_PAGE
 NO_ROW = 2**64 - 1
 NO_TEXT = lib.PGIO_NO_TEXT
 MAX_ORDER = lib.PGIO_MAX_ORDER
-MAX_CAPACITIES = lib.PGIO_MAX_CAPACITIES
 ISAS = {"auto": 0, "portable": 1, "avx2": 2, "avx512": 3}
 SCHEMES = {
     "pg1": lib.PGIO_SCHEME_PG1,
@@ -73,7 +72,7 @@ def _structs(ctype: str, values: Any) -> Any:
         raise ValueError(f"a hash has more multipliers than an n-gram of {MAX_ORDER} tokens takes") from None
 
 
-def _isa(name: str) -> int:
+def isa_code(name: str) -> int:
     if name not in ISAS:
         raise ValueError(f"instruction set {name!r} is not known; choose one of {', '.join(ISAS)}")
     return ISAS[name]
@@ -256,7 +255,7 @@ class Rows(Handle):
         super().__init__()
         columns = _Columns(layout)
         self.column_count = len(columns.columns)
-        self._make("pgio_rows", lib.pgio_rows_new, *columns.arguments, _isa(isa))
+        self._make("pgio_rows", lib.pgio_rows_new, *columns.arguments, isa_code(isa))
 
     def emit(self, stream: Stream, begin: int = 0, end: int | None = None) -> np.ndarray:
         """Rows of the tokens from begin to end, uint64 [tokens, columns]."""
@@ -318,7 +317,14 @@ class Place(Handle):
         super().__init__()
         groups, regions, _segments = layout_groups(layout)
         self._make(
-            "pgio_place", lib.pgio_place_new, groups, len(groups), regions, len(regions), layout.page_bytes, _isa(isa)
+            "pgio_place",
+            lib.pgio_place_new,
+            groups,
+            len(groups),
+            regions,
+            len(regions),
+            layout.page_bytes,
+            isa_code(isa),
         )
         self.column_count = sum(len(g.columns) for g in layout.groups)
         self.page_count = int(lib.pgio_place_page_count(self._handle))
@@ -375,7 +381,7 @@ class Source(Handle):
             len(regions),
             layout.page_bytes,
             self._tokens.view,
-            _isa(isa),
+            isa_code(isa),
         )
         self.page_columns = int(lib.pgio_source_page_columns(self._handle))
 
@@ -388,120 +394,3 @@ class Source(Handle):
     def rewind(self) -> None:
         """Start again from the first token."""
         lib.pgio_source_rewind(self._live())
-
-
-def _classes(class_of_column: np.ndarray) -> tuple[np.ndarray, int]:
-    classes = np.ascontiguousarray(class_of_column, dtype=np.uint32)
-    return classes, int(classes.max()) + 1
-
-
-def _pages_of(pages: np.ndarray, columns: int) -> np.ndarray:
-    if pages.dtype != np.uint32 or pages.ndim != 2 or pages.shape[1] != columns:
-        raise ValueError(f"pages are uint32 [tokens, {columns}], not {pages.dtype} {list(pages.shape)}")
-    return np.ascontiguousarray(pages)
-
-
-class Lru(Handle):
-    """Exact LRU at several cache sizes in one pass (lru.c). Capacities are in pages; all caches start cold."""
-
-    _free = lib.pgio_lru_free
-
-    def __init__(self, page_count: int, capacities: Sequence[int], class_of_column: np.ndarray) -> None:
-        super().__init__()
-        sizes = uint64_array(list(capacities))
-        self._classes, self.class_count = _classes(class_of_column)
-        self.columns, self.capacity_count = len(self._classes), len(sizes)
-        self._make(
-            "pgio_lru",
-            lib.pgio_lru_new,
-            page_count,
-            pointer(sizes, "uint64_t *"),
-            len(sizes),
-            pointer(self._classes, "uint32_t *"),
-            self.columns,
-            self.class_count,
-        )
-
-    def access(self, pages: np.ndarray, *, missed: np.ndarray | None = None) -> int:
-        """Access pages, uint32 [tokens, columns], in order. Returns the accesses made.
-
-        ``missed`` (uint8, same shape) receives the first cache's verdicts: 0 hit, 1 miss, 2 first access ever.
-        """
-        pages = _pages_of(pages, self.columns)
-        if missed is not None and (
-            missed.dtype != np.uint8 or missed.shape != pages.shape or not missed.flags.c_contiguous
-        ):
-            raise ValueError("missed must be contiguous uint8 of the same shape as pages")
-        verdicts = ffi.NULL if missed is None else pointer(missed, "uint8_t *")
-        return checked(lib.pgio_lru_access, self._live(), pointer(pages, "uint32_t *"), len(pages), verdicts)
-
-    def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """accesses, compulsory [classes]; misses [sizes, classes]; full_at_token [sizes], 2^64-1 while not full."""
-        accesses, compulsory = np.empty(self.class_count, np.uint64), np.empty(self.class_count, np.uint64)
-        misses = np.empty((self.capacity_count, self.class_count), np.uint64)
-        full = np.empty(self.capacity_count, np.uint64)
-        lib.pgio_lru_counts(self._live(), *(pointer(a, "uint64_t *") for a in (accesses, compulsory, misses, full)))
-        return accesses, compulsory, misses, full
-
-    @property
-    def state_bytes(self) -> int:
-        """Memory of the simulator itself (docs/method.md has the formula)."""
-        return int(lib.pgio_lru_state_bytes(self._live()))
-
-
-class Curve(Handle):
-    """Exact LRU at every cache size in one pass (curve.c)."""
-
-    _free = lib.pgio_curve_free
-
-    def __init__(self, page_count: int, class_of_column: np.ndarray, *, isa: str = "auto") -> None:
-        super().__init__()
-        self._classes, self.class_count = _classes(class_of_column)
-        self.columns, self.page_count = len(self._classes), page_count
-        self._make(
-            "pgio_curve",
-            lib.pgio_curve_new,
-            page_count,
-            pointer(self._classes, "uint32_t *"),
-            self.columns,
-            self.class_count,
-            _isa(isa),
-        )
-
-    def access(self, pages: np.ndarray) -> int:
-        """Access pages, uint32 [tokens, columns], in order. Returns the accesses made."""
-        pages = _pages_of(pages, self.columns)
-        return checked(lib.pgio_curve_access, self._live(), pointer(pages, "uint32_t *"), len(pages))
-
-    def counts(self) -> tuple[np.ndarray, np.ndarray]:
-        """accesses [classes] and compulsory [classes], uint64."""
-        accesses, compulsory = np.empty(self.class_count, np.uint64), np.empty(self.class_count, np.uint64)
-        pointers = pointer(accesses, "uint64_t *"), pointer(compulsory, "uint64_t *")
-        lib.pgio_curve_counts(self._live(), *pointers, ffi.NULL)
-        return accesses, compulsory
-
-    def histogram(self) -> np.ndarray:
-        """Accesses by stack distance d, uint64 [classes, page_count + 1]; they hit caches of at least d pages."""
-        accesses, compulsory = np.empty(self.class_count, np.uint64), np.empty(self.class_count, np.uint64)
-        histogram = np.empty((self.class_count, self.page_count + 1), np.uint64)
-        lib.pgio_curve_counts(self._live(), *(pointer(a, "uint64_t *") for a in (accesses, compulsory, histogram)))
-        return histogram
-
-    def first_tokens(self) -> np.ndarray:
-        """The token that first touched the 1st, 2nd, ... distinct page, uint64 [distinct pages]."""
-        tokens = np.empty(self.page_count, np.uint64)
-        return tokens[: lib.pgio_curve_first_tokens(self._live(), pointer(tokens, "uint64_t *"))]
-
-    @property
-    def state_bytes(self) -> int:
-        """Memory of the simulator itself (docs/method.md has the formula)."""
-        return int(lib.pgio_curve_state_bytes(self._live()))
-
-
-def swap_floor(last: np.ndarray, pages: np.ndarray) -> int:
-    """The least that any such simulator must do: swap last[page] for every access. Returns a checksum."""
-    if last.dtype != np.uint32 or pages.dtype != np.uint32 or not pages.flags.c_contiguous:
-        raise ValueError("last and pages are contiguous uint32")
-    if pages.size and int(pages.max()) >= last.size:
-        raise ValueError(f"page {int(pages.max())} is not in a table of {last.size} pages")
-    return int(lib.pgio_swap_floor(pointer(last, "uint32_t *"), pointer(pages, "uint32_t *"), pages.size))

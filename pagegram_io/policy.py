@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pagegram_io import native
+from pagegram_io import native, native_caches
 from pagegram_io.layout import Layout
 from pagegram_io.sizes import CacheSize
 from pagegram_io.tokens import Stream
@@ -77,8 +77,8 @@ class Policy:
 class LruPolicy(Policy):
     def __init__(self, page_count: int, sizes: list[int], classes: np.ndarray) -> None:
         # A handle takes so many sizes at once; more of them share the pass.
-        step = native.MAX_CAPACITIES
-        self._parts = [native.Lru(page_count, sizes[i : i + step], classes) for i in range(0, len(sizes), step)]
+        step = native_caches.MAX_CAPACITIES
+        self._parts = [native_caches.Lru(page_count, sizes[i : i + step], classes) for i in range(0, len(sizes), step)]
 
     def access(self, pages: np.ndarray) -> None:
         for part in self._parts:
@@ -98,7 +98,7 @@ class LruPolicy(Policy):
 
 class CurvePolicy(Policy):
     def __init__(self, page_count: int, sizes: list[int], classes: np.ndarray, isa: str) -> None:
-        self._curve = native.Curve(page_count, classes, isa=isa)
+        self._curve = native_caches.Curve(page_count, classes, isa=isa)
         self._sizes = sizes
 
     def access(self, pages: np.ndarray) -> None:
@@ -134,7 +134,7 @@ class RowCachePolicy(Policy):
                 f"a row cache tells at most 4,294,967,294 rows apart, and this table has {layout.row_count:,}"
             )
         columns = np.zeros(layout.column_count, np.uint32)
-        self._lru = native.Lru(layout.row_count, [size], columns)
+        self._lru = native_caches.Lru(layout.row_count, [size], columns)
         self._place = native.Place(layout)
         self._classes, self._class_count = classes, int(classes.max()) + 1
         zero = np.zeros(self._class_count, np.uint64)
@@ -149,7 +149,7 @@ class RowCachePolicy(Policy):
         self._lru.access(rows.astype(np.uint32), missed=verdicts)
         self._accesses = self._accesses + self._pages_by_class(rows)
         self._misses = self._misses + self._pages_by_class(np.where(verdicts > 0, rows, np.uint64(native.NO_ROW)))
-        first = np.where(verdicts == 2, rows, np.uint64(native.NO_ROW))
+        first = np.where(verdicts >= native_caches.FIRST_ACCESS, rows, np.uint64(native.NO_ROW))
         self._compulsory = self._compulsory + self._pages_by_class(first)
 
     def counts(self) -> Counts:

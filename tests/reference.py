@@ -297,7 +297,7 @@ def lru(
             continue
         misses[c] += 1
         second[c] += token >= half
-        verdicts[token][column] = 1 if page in seen else 2
+        verdicts[token][column] = 1 if page in seen else 129
         compulsory[c] += page not in seen
         seen.add(page)
         if capacity:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import make_stream
 
-from pagegram_io import native
+from pagegram_io import native, native_caches
 from pagegram_io.layout import Shape, pagegram
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -142,7 +142,7 @@ def program_and_answer() -> tuple[str, str]:
         .replace("{GROUPS}", f"{{{groups}}}")
     )
     text = text.replace("{REGIONS}", f"{{{regions}}}").replace("{TOKENS}", "{" + ", ".join(map(str, stream.ids)) + "}")
-    with native.Lru(layout.page_count, [3], np.zeros(2, np.uint32)) as lru:
+    with native_caches.Lru(layout.page_count, [3], np.zeros(2, np.uint32)) as lru:
         lru.access(layout.pages(layout.rows(stream)))
         accesses, compulsory, misses, _ = lru.counts()
     version = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)

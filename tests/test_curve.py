@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_lru import CAPACITIES, NO, matrices, simulate
 
-from pagegram_io import native
 from pagegram_io.layout import Shape, engram, pagegram
+from pagegram_io.native_caches import Curve, Lru, swap_floor
 
 
 def measure(
     pages: np.ndarray, page_count: int, classes: np.ndarray, isa: str, *, step: int = 10**9
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """accesses [classes], compulsory [classes], histogram [classes, page_count + 1], first tokens."""
-    with native.Curve(page_count, classes, isa=isa) as curve:
+    with Curve(page_count, classes, isa=isa) as curve:
         made = sum(curve.access(pages[begin : begin + step]) for begin in range(0, len(pages), step))
         accesses, compulsory = curve.counts()
         histogram, first = curve.histogram(), curve.first_tokens().copy()
@@ -197,7 +197,10 @@ def test_c16_more_than_sixteen_top_counters(wide: str) -> None:
     classes = np.zeros(1, np.uint32)
     capacities = [400, 500, 564, 1000, 30_000, 60_000, 90_000, 94_000]
     fresh = np.random.default_rng(11).permutation(page_count - 500)[: 1465 * 64] + 500
-    with native.Curve(page_count, classes, isa=wide) as curve, native.Lru(page_count, capacities, classes) as lru:
+    with (
+        Curve(page_count, classes, isa=wide) as curve,
+        Lru(page_count, capacities, classes) as lru,
+    ):
         batch = np.empty((100_000, 1), np.uint32)
         batch[:, 0] = np.resize(hot, 100_000)
         for i in range(1465):
@@ -221,7 +224,7 @@ def test_c16_more_than_sixteen_top_counters(wide: str) -> None:
 def test_counts_may_be_taken_on_the_way(isa: str) -> None:
     rng = np.random.default_rng(12)
     pages = rng.integers(0, 50, (1000, 2)).astype(np.uint32)
-    with native.Curve(50, np.zeros(2, np.uint32), isa=isa) as curve:
+    with Curve(50, np.zeros(2, np.uint32), isa=isa) as curve:
         for end in range(100, 1001, 100):
             curve.access(pages[end - 100 : end])
             distances = np.bincount(reference.stack_distances(pages[:end].ravel().tolist()), minlength=51)
@@ -234,7 +237,7 @@ def test_counts_may_be_taken_on_the_way(isa: str) -> None:
 
 
 def test_pages_outside_the_table_are_refused_and_change_nothing(isa: str) -> None:
-    with native.Curve(10, np.zeros(2, np.uint32), isa=isa) as curve:
+    with Curve(10, np.zeros(2, np.uint32), isa=isa) as curve:
         curve.access(np.array([[1, 2], [1, 3]], np.uint32))
         before = curve.histogram()
         for page in (10, 2**31, 2**32 - 2):
@@ -247,20 +250,23 @@ def test_pages_outside_the_table_are_refused_and_change_nothing(isa: str) -> Non
 
 
 def test_wrong_arrays_and_curves_that_cannot_be_are_refused() -> None:
-    with native.Curve(10, np.zeros(2, np.uint32)) as curve:
+    with Curve(10, np.zeros(2, np.uint32)) as curve:
         for pages in (np.zeros((3, 2), np.int32), np.zeros(2, np.uint32), np.zeros((3, 3), np.uint32)):
             with pytest.raises(ValueError, match="pages are uint32"):
                 curve.access(pages)
     for page_count, classes in ((0, [0]), (2**32 - 1, [0]), (-1, [0]), (10, []), (10, [1]), (10, [0] * 4097)):
         with pytest.raises(ValueError):
-            native.Curve(page_count, np.array(classes, np.uint32))
+            Curve(page_count, np.array(classes, np.uint32))
     with pytest.raises(ValueError, match="not known"):
-        native.Curve(10, np.zeros(1, np.uint32), isa="neon")
+        Curve(10, np.zeros(1, np.uint32), isa="neon")
 
 
 def test_state_bytes_grow_with_pages_positions_and_classes() -> None:
     """What each page and each 64 positions cost (docs/method.md), and no more."""
-    with native.Curve(10**6, np.zeros(2, np.uint32)) as one, native.Curve(10**6, np.array([0, 1], np.uint32)) as two:
+    with (
+        Curve(10**6, np.zeros(2, np.uint32)) as one,
+        Curve(10**6, np.array([0, 1], np.uint32)) as two,
+    ):
         assert two.state_bytes - one.state_bytes == (10**6 + 1) * 12 + 16  # a histogram more, and two counts
         positions = (4 * 10**6 + 2**20) // 512 * 512
         per_page = 4 + 8 + 12  # last, first token, histogram
@@ -271,5 +277,5 @@ def test_state_bytes_grow_with_pages_positions_and_classes() -> None:
 def test_swap_floor_is_a_swap() -> None:
     pages = np.array([3, 3, 1, 3], np.uint32)
     last = np.zeros(5, np.uint32)
-    assert native.swap_floor(last, pages) == 0 + 0 + 0 + 1
+    assert swap_floor(last, pages) == 0 + 0 + 0 + 1
     assert last.tolist() == [0, 2, 0, 3, 0]

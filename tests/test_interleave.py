@@ -9,8 +9,8 @@ from conftest import make_stream, small_layouts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagegram_io import native
-from pagegram_io.interleave import INTERLEAVE_MAX, ServedSource, Serving, blocks, repeated_in_step, schedule
+from pagegram_io import native, native_caches
+from pagegram_io.interleave import INTERLEAVE_MAX, ServedSource, Serving, blocks, schedule
 from pagegram_io.job import Job, StreamSpec, run
 from pagegram_io.layout import Layout
 from pagegram_io.locality import distinct_share, filler_warning, mean, quantile, serve, shape_of
@@ -66,16 +66,18 @@ def test_schedule_is_the_lists(stream: Stream, serving: Serving, lines: int) -> 
     st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=1, max_size=30),
     st.lists(st.integers(0, 1), min_size=30, max_size=30),
 )
-def test_repeated_places_are_those_seen_before_in_the_step(lines: list[list[int]], moves: list[int]) -> None:
+def test_places_seen_before_in_the_step_are_blanked(lines: list[list[int]], moves: list[int]) -> None:
     pages = np.array(lines, np.uint32)
     pages[pages == 9] = native.NO_PAGE
     steps = np.cumsum(moves[: len(lines)]) + 5
-    found = repeated_in_step(pages, steps, 9)
+    merged = pages.copy()
+    left = native_caches.merge_steps(merged, steps)
     seen: set[tuple[int, int]] = set()
-    for line, step, verdicts in zip(pages.tolist(), steps.tolist(), found.tolist(), strict=True):
-        for page, verdict in zip(line, verdicts, strict=True):
-            assert verdict == ((step, page) in seen and page != native.NO_PAGE)
+    for line, step, kept in zip(pages.tolist(), steps.tolist(), merged.tolist(), strict=True):
+        for page, found in zip(line, kept, strict=True):
+            assert found == (native.NO_PAGE if (step, page) in seen else page)
             seen.add((step, page))
+    assert left == (merged != native.NO_PAGE).sum()
 
 
 def pages_by_visit(layout: Layout, stream: Stream, serving: Serving) -> dict[twin.Visit, list[int]]:
@@ -123,8 +125,8 @@ def test_served_counts_are_the_twins(
     )
     assert (int(later.misses[0][0]), int(later.compulsory[0])) == (seen.second, seen.second_compulsory)
     assert served.result.full_at_token == [seen.full_at]
-    assert (served.tally.sums["cold"][0], served.tally.sums["decode"][0]) == (seen.cold, seen.decode)
-    reads = served.tally.step_reads[0]
+    assert (served.sums["cold"][0], served.sums["decode"][0]) == (seen.cold, seen.decode)
+    reads = served.step_reads[0]
     assert reads.tolist() == np.bincount(seen.step_reads, minlength=len(reads)).tolist()
     assert shape.pages_by_step.tolist() == np.bincount(seen.pages_by_step).tolist()
     assert (shape.touched, shape.steps) == (seen.touched, len(steps))

@@ -122,7 +122,7 @@ def twin_counts(layout: Layout, stream: Stream, capacity: int, split: str | None
                 int(used[warm:].sum()),
                 int((found[warm:] > 0).sum()),
                 int((found[half:] > 0).sum()),
-                int((found[warm:] == 2).sum()),
+                int((found[warm:] >= 128).sum()),
             )
         )
     return counts
@@ -269,7 +269,7 @@ def row_cache_twin(
         add(t, 1, missed)
         if t >= half:
             add(t, 2, missed)
-        add(t, 3, [row if v == 2 else reference.NO_ROW for row, v in zip(rows[t], verdicts[t], strict=True)])
+        add(t, 3, [row if v >= 128 else reference.NO_ROW for row, v in zip(rows[t], verdicts[t], strict=True)])
     return [tuple(c) for c in counts]
 
 

@@ -24,7 +24,7 @@ from harness.targets import filesystem_of, open_descriptors, takes_direct, threa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagegram_io import native
+from pagegram_io import native, native_caches
 from pagegram_io.errors import FormatError
 from pagegram_io.layout import Layout, Shape, engram, flat, pagegram
 from pagegram_io.native_reader import crc32c, seal_pages
@@ -108,7 +108,7 @@ def sealed(folder: Path) -> Packed:
 
 
 def simulated(table: Packed, rows: np.ndarray, pages: int) -> int:
-    with native.Lru(table.layout.page_count, [pages], np.zeros(table.page_columns, np.uint32)) as lru:
+    with native_caches.Lru(table.layout.page_count, [pages], np.zeros(table.page_columns, np.uint32)) as lru:
         lru.access(table.layout.pages(rows))
         return int(lru.counts()[2].sum())
 

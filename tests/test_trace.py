@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import pagegram_io
-from pagegram_io import native
+from pagegram_io import native, native_caches
 from pagegram_io.errors import FormatError
 from pagegram_io.layout import Layout, Shape, pagegram
 from pagegram_io.tokens import Stream
@@ -92,7 +92,7 @@ def test_renumbering_changes_no_hit_or_miss() -> None:
     wanted = reference.lru(pages.tolist(), 10)
     source = ArraySource(sparse)
     assert source.page_count == 40
-    with native.Lru(source.page_count, [10], np.zeros(2, np.uint32)) as lru:
+    with native_caches.Lru(source.page_count, [10], np.zeros(2, np.uint32)) as lru:
         lru.access(drain(source))
         assert lru.counts()[2].tolist() == [wanted.misses]
 

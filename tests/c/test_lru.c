@@ -39,11 +39,13 @@ static counts twin_counts(const uint32_t *pages, uint64_t tokens, uint32_t colum
         all.accesses[class]++;
         all.compulsory[class] += distance == 0;
         for (int k = 0; k < SIZES; k++) {
-            all.misses[k][class] += distance == 0 || distance > capacities[k];
+            int miss = distance == 0 || distance > capacities[k];
+            all.misses[k][class] += (uint64_t)miss;
+            verdicts[i] = (uint8_t)(verdicts[i] + miss);
             if (distance == 0 && stack.count == capacities[k])
                 all.full_at_token[k] = i / columns;
         }
-        verdicts[i] = (uint8_t)(distance == 0 ? 2 : distance > capacities[0]);
+        verdicts[i] |= distance == 0 ? PGIO_FIRST_ACCESS : 0;
     }
     return all;
 }
