@@ -146,12 +146,13 @@ def compute_alone(batch: int, goal: Goal) -> str | None:
 
 
 def slowest(judgements: Sequence[Judgement]) -> Judgement:
-    """Of the ranks of one step, the one that it waits for: the worst verdict, then the latest rows, then most reads."""
+    """Of the ranks of one step, the one that it waits for: by verdict, tokens a second, arrival, and reads."""
 
-    def key(judgement: Judgement) -> tuple[int, int, int, float]:
+    def key(judgement: Judgement) -> tuple[int, float, int, int, float]:
         severity = (GO, NOT_KNOWN, NO_GO).index(judgement.verdict)
-        last = judgement.last
-        return severity, max(last.p99_ns or 0, last.p99_least_ns), last.reads_p99, last.reads_mean
+        last, rates = judgement.last, judgement.rates
+        rate = rates.p99 or rates.p99_most or float("inf")
+        return severity, -rate, max(last.p99_ns or 0, last.p99_least_ns), last.reads_p99, last.reads_mean
 
     return max(judgements, key=key)
 

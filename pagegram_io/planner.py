@@ -254,9 +254,9 @@ class Planner:
         worst = plan.slowest(of_ranks)
         mean = sum(j.last.reads_mean for j in of_ranks) / self.ranks
         cache = format_bytes(worst.demand.cache_bytes) if worst.demand.cache_pages else "No cache"
-        above = f"{worst.last.reads_mean / mean:.2f} times the {mean:.2f} of the mean of ranks" if mean else "as others"
+        above = f"{worst.last.reads_mean / mean:.2f} times the ranks' mean of {mean:.2f}" if mean else "as others"
         idle = self.ranks - len(of_ranks)
-        unread = f"; {idle} of the ranks have no rows" if idle else ""
+        unread = f"; {idle} of the ranks read nothing" if idle else ""
         return (
             f"{cache}, batch {worst.demand.batch}: rank {worst.rank} of {self.ranks} (from 0) is the slowest, with "
             f"{worst.last.reads_mean:.2f} reads a step, {above}{unread}."

@@ -107,6 +107,11 @@ def test_the_slowest_rank_decides() -> None:
     assert slowest([few, many]) is many and slowest([many, few]) is many
     assert slowest([few, unknown, many]) is unknown  # a step that waits for it is not known either
     assert slowest([few, late, unknown]) is late and slowest([few]) is few
+    filling = judge(make_demand((None, 2, 2), full_at_token=None), DRIVE, goal, 64, 3)
+    assert filling.verdict == NOT_KNOWN and "unless it holds all that the rank has" in filling.reason
+    early = Goal({1: 200 * US, 14: 2_900 * US}, 3_000 * US)  # a rank that waits longer for layer 1 is the slower one
+    waits = [judge(make_demand((1, n, n), (14, m, m)), DRIVE, early, 64, n) for n, m in ((64, 65), (16, 256))]
+    assert [j.verdict for j in waits] == [NO_GO, NO_GO] and slowest(waits).rank == 64
     alike = make_drive((64, 64, 100, 100))
     more = [judge(make_demand((None, n, n)), alike, goal, 64, n) for n in (3, 9, 5)]
     assert slowest(more).rank == 9
@@ -157,7 +162,7 @@ def test_what_is_printed_of_ranks(folder: Path, capsys: pytest.CaptureFixture[st
     assert run([*words, "--ranks", "3", "--split", "heads"]) == 0
     out = capsys.readouterr().out
     assert "3 ranks share the table by heads, each with the RAM budget and a drive of its own" in out
-    assert "slowest rank" in out and "1 of the ranks have no rows" in out and "times the" in out
+    assert "slowest rank" in out and "1 of the ranks read nothing" in out and "times the ranks' mean of" in out
     assert "A step waits for the slowest rank" in out and "up to 6 %" in out
     assert run([*words, "--cache", "8KiB", "--ranks", "2", "--split", "rows", "--plot", "p.svg"]) == 0
     assert "2 ranks share the table by rows" in Path("p.svg").read_text()
