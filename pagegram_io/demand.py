@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from pagegram_io.layout import Group, Layout, Region
 from pagegram_io.locality import mean, quantile, serve
 from pagegram_io.policy import Tick
 from pagegram_io.tokens import Stream
+
+if TYPE_CHECKING:
+    from pagegram_io.deployed.ranks import RankShare
 
 
 @dataclass(frozen=True)
@@ -67,13 +71,14 @@ def demand(
     order: Sequence[int | None] | None = None,
     window: int | None = None,
     unit: str = "page",
+    share: RankShare | None = None,
     tick: Tick | None = None,
 ) -> list[Demand]:
     """The demand at each (bytes, capacity in units) of caches. order: layers as they are needed, the first first.
 
     ``batch`` documents advance in turn, each by a token a step. Of a log the prompts are read in chunks of ``window``
-    beside, and reads a step are of steps that only make tokens. ValueError where the stream has fewer documents than
-    the batch.
+    beside, and reads a step are of steps that only make tokens. share: only what one rank reads, behind caches of its
+    own. ValueError where the stream has fewer documents than the batch.
     """
     if len(stream.document_starts) < batch:
         raise ValueError(
@@ -84,7 +89,7 @@ def demand(
     of_column = layout.layer_of_page_column().tolist()
     classes = np.array([order.index(None if layer < 0 else layer) for layer in of_column], np.uint32)
     serving = Serving(batch, window if stream.prompt_lengths is not None else None)
-    source = ServedSource(layout, stream, serving, unit=unit)
+    source = _source(layout, stream, serving, unit, share)
     served = serve(source, [capacity for _, capacity in caches], classes, tick=tick)
     demands = []
     for (cache_bytes, capacity), one in zip(caches, served, strict=True):
@@ -111,6 +116,14 @@ def demand(
     return demands
 
 
+def _source(layout: Layout, stream: Stream, serving: Serving, unit: str, share: RankShare | None) -> ServedSource:
+    if share is None:
+        return ServedSource(layout, stream, serving, unit=unit)
+    from pagegram_io.deployed.rank_reads import RankServedSource
+
+    return RankServedSource(layout, stream, serving, share, unit=unit)
+
+
 def prefill_reads(
     layout: Layout,
     stream: Stream,
@@ -118,13 +131,14 @@ def prefill_reads(
     window: int,
     *,
     unit: str = "page",
+    share: RankShare | None = None,
     tick: Tick | None = None,
 ) -> list[float | None]:
     """Reads of a token that is given, in chunks of ``window``, behind a cache of each capacity; second half only.
 
     One document after the other. None where the second half holds no such tokens.
     """
-    source = ServedSource(layout, stream, Serving(1, window), unit=unit)
+    source = _source(layout, stream, Serving(1, window), unit, share)
     classes = np.zeros(len(layout.group_of_page_column()), np.uint32)
     served = serve(source, capacities, classes, warm_tokens=len(stream) // 2, tick=tick)
     return [one.facts(0)["prefill_reads_per_token"] for one in served]

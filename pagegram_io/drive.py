@@ -1,10 +1,16 @@
-"""A drive as a plan knows it: from device records alone, each of which must have measured the device."""
+"""A drive as a plan knows it: from device records, each of which must have measured the device.
+
+Drives of which only published figures are known are in drive_profiles.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+if TYPE_CHECKING:
+    from pagegram_io.drive_profiles import Profile
 
 STEPS_MIN = 100  # below it there is no 99th percentile
 
@@ -39,6 +45,8 @@ class Drive:
     rates: tuple[Rate, ...]
     refusals: tuple[str, ...] = ()
 
+    published: ClassVar[bool] = False
+
     @property
     def depths(self) -> list[int]:
         return sorted({step.depth for step in self.steps} | {rate.depth for rate in self.rates})
@@ -59,15 +67,19 @@ class Drive:
             return None
         return min(s.p50_ns for s in larger), min(s.p99_ns for s in larger)
 
-    def at_least_ns(self, reads: float, depth: int) -> int:
-        """p99 that a step of so many reads takes at least: what the largest measured step of no more reads took."""
+    def at_least_ns(self, reads: float, depth: int) -> tuple[int, int]:
+        """(p50, p99) that a step of so many reads takes at least: what the largest measured of no more reads took."""
         smaller = [s for s in self.steps if s.depth <= depth and s.reads_per_step <= reads]
         largest = max((s.reads_per_step for s in smaller), default=0.0)
-        return min((s.p99_ns for s in smaller if s.reads_per_step == largest), default=0)
+        alike = [s for s in smaller if s.reads_per_step == largest]
+        return min((s.p50_ns for s in alike), default=0), min((s.p99_ns for s in alike), default=0)
 
     def iops(self, depth: int) -> float | None:
         """The most reads a second measured at a depth of at most ``depth``."""
         return max((rate.iops for rate in self.rates if rate.depth <= depth), default=None)
+
+
+AnyDrive: TypeAlias = "Drive | Profile"
 
 
 def refusal(row: Mapping[str, Any], page_bytes: int) -> str | None:

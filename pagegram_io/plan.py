@@ -1,17 +1,18 @@
 """Plans: will a table on this drive keep up? Demand (demand.py) against drive (drive.py), as records and sentences.
 
 Pure: nothing here reads a file or simulates. A verdict is "go", "no go" or "not known"; it rests on second-half reads,
-first accesses included, and on step times that were measured, never on an extrapolation.
+first accesses included, and on step times that were measured, never on an extrapolation. Published figures of a drive
+bound its times from below: they can say "no go", and never "go".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pagegram_io.demand import Demand, LayerReads
-from pagegram_io.drive import STEPS_MIN, Drive
+from pagegram_io.drive import STEPS_MIN, AnyDrive
 from pagegram_io.records import PlanRecord
 from pagegram_io.sizes import format_bytes
 
@@ -26,7 +27,7 @@ PATHS = {
 
 @dataclass(frozen=True)
 class Goal:
-    """What must hold in 99 steps of 100. Times in ns.
+    """What must hold at p99 reads and p99 times. Times in ns.
 
     deadlines: by layer (None where a table belongs to none), the compute time before the layer that needs the rows;
     empty where only tokens a second are asked for. compute: of a whole step, where it is known.
@@ -39,6 +40,12 @@ class Goal:
     def __post_init__(self) -> None:
         if not self.deadlines and self.tokens_per_second is None:
             raise ValueError("a plan needs a goal: give --deadline, --compute with --model-layers, or --goal tokens/s")
+        last = max(self.deadlines.values(), default=0)
+        if self.compute_ns is not None and last > self.compute_ns:
+            raise ValueError(
+                f"a deadline of {_time(last)} is after the end of a step of {_time(self.compute_ns)}; deadlines are "
+                "compute time before the layer that needs the rows, and at most --compute"
+            )
 
     def order(self, layers: Sequence[int | None]) -> list[int | None]:
         """The layers as they need their rows. ValueError where deadlines and layers do not match."""
@@ -64,60 +71,99 @@ class LayerTime:
     p50_ns: int | None
     p99_ns: int | None
     deadline_ns: int | None
-    least_ns: int = 0  # what steps of fewer reads took at p99, where so many were not measured
+    p50_least_ns: int = 0  # where so many reads were not measured: what fewer took, or what published figures allow
+    p99_least_ns: int = 0
 
     @property
     def late(self) -> bool:
-        return self.deadline_ns is not None and max(self.p99_ns or 0, self.least_ns) > self.deadline_ns
+        return self.deadline_ns is not None and max(self.p99_ns or 0, self.p99_least_ns) > self.deadline_ns
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Tokens a second; where a time is known only from below, the most that they can be. None: neither is known."""
+
+    p50: float | None
+    p99: float | None
+    p50_most: float | None = None
+    p99_most: float | None = None
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict with its reason, and the numbers that it rests on."""
+    """A verdict with its reason, and the numbers that it rests on.
+
+    not_ruled_out: not known, but only because the drive's figures are published ones, which allow it. rank: whose reads
+    these are, where a table is dealt to several.
+    """
 
     verdict: str
     reason: str
     demand: Demand
     layers: tuple[LayerTime, ...]
-    tokens_per_second_p50: float | None
-    tokens_per_second_p99: float | None
+    rates: Rates
+    not_ruled_out: bool = False
+    rank: int | None = None
 
     @property
     def last(self) -> LayerTime:
         return self.layers[-1]
 
 
-def judge(demand: Demand, drive: Drive | None, goal: Goal, depth: int) -> Judgement:
+def judge(demand: Demand, drive: AnyDrive | None, goal: Goal, depth: int, rank: int | None = None) -> Judgement:
     """What a drive at a depth makes of a demand. Without a drive nothing is known."""
     times = tuple(_layer_time(layer, drive, goal, depth) for layer in demand.layers)
-    p50 = tokens_per_second(demand.batch, [(t.p50_ns, t.deadline_ns) for t in times], goal.compute_ns)
-    p99 = tokens_per_second(demand.batch, [(t.p99_ns, t.deadline_ns) for t in times], goal.compute_ns)
-    why = unknown_reads(demand)
-    if why:
-        return Judgement(NOT_KNOWN, why, demand, times, p50, p99)
-    if drive is None:
-        return Judgement(NOT_KNOWN, "there is no device record", demand, times, p50, p99)
-    late = next((t for t in times if t.late), None)
-    if late is not None and late.deadline_ns is not None:
-        when = f"after {_time(late.p99_ns)}" if late.p99_ns is not None else f"no sooner than {_time(late.least_ns)}"
-        why = f"{_layer(late)} come {when} (p99), and are needed after {_time(late.deadline_ns)}"
-        return Judgement(NO_GO, why, demand, times, p50, p99)
-    for t in times:
-        if t.p99_ns is None:
-            verdict, why = _beyond(t, drive, depth)
-            return Judgement(verdict, why, demand, times, p50, p99)
-    if goal.tokens_per_second is not None and p99 is not None and p99 < goal.tokens_per_second:
-        why = f"{p99:,.0f} tokens/s (p99) are below the goal of {goal.tokens_per_second:,.0f}"
-        return Judgement(NO_GO, why, demand, times, p50, p99)
-    return Judgement(GO, _met(times, p99, goal), demand, times, p50, p99)
+    rates = _rates(demand.batch, times, goal)
+    verdict, reason, not_ruled_out = NOT_KNOWN, unknown_reads(demand, rank), False
+    if compute_alone(demand.batch, goal):
+        verdict, reason = NO_GO, compute_alone(demand.batch, goal)
+    elif reason is None and drive is None:
+        reason = "there is no device record; make one with pagegram-io nvme --decode, and give --device"
+    elif reason is None and drive is not None:
+        late = _too_late(times, drive) or _too_slow(rates, drive, goal)
+        unmeasured = next((t for t in times if t.p99_ns is None), None)
+        if late:
+            verdict, reason = NO_GO, late
+        elif drive.published:  # never "go", even where a step has no reads at p99
+            reason, not_ruled_out = _only_published(times[-1], drive, depth), True
+        elif unmeasured is not None:
+            reason = _beyond(unmeasured, drive, depth)
+        else:
+            verdict, reason = GO, _met(times, rates.p99, goal)
+    assert reason is not None
+    return Judgement(verdict, reason, demand, times, rates, not_ruled_out, rank)
 
 
-def unknown_reads(demand: Demand) -> str | None:
+def compute_alone(batch: int, goal: Goal) -> str | None:
+    """Why no drive and no cache would do; None where they might."""
+    most = batch * 1e9 / goal.compute_ns if goal.compute_ns else None
+    if most is None or goal.tokens_per_second is None or most >= goal.tokens_per_second:
+        return None
+    return (
+        f"compute alone, {_time(goal.compute_ns or 0)} a step, allows {most:,.0f} tokens/s at batch {batch}, below the "
+        f"goal of {goal.tokens_per_second:,.0f}"
+    )
+
+
+def slowest(judgements: Sequence[Judgement]) -> Judgement:
+    """Of the ranks of one step, the one that it waits for: by verdict, tokens a second, arrival, and reads."""
+
+    def key(judgement: Judgement) -> tuple[int, float, int, int, float]:
+        severity = (GO, NOT_KNOWN, NO_GO).index(judgement.verdict)
+        last, rates = judgement.last, judgement.rates
+        rate = rates.p99 or rates.p99_most or float("inf")
+        return severity, -rate, max(last.p99_ns or 0, last.p99_least_ns), last.reads_p99, last.reads_mean
+
+    return max(judgements, key=key)
+
+
+def unknown_reads(demand: Demand, rank: int | None = None) -> str | None:
     """Why the reads of a demand are not those of a server that has run for long; None where they are."""
     if demand.whole:
         return "the cache holds the whole table: once that is in RAM no read is left, and this plan says nothing"
     if demand.full_at_token is None:
-        return f"the cache of {format_bytes(demand.cache_bytes)} never filled; give more tokens"
+        unless = "" if rank is None else ", unless it holds all that the rank has"
+        return f"the cache of {format_bytes(demand.cache_bytes)} never filled; give more tokens{unless}"
     if demand.full_at_token > demand.half_token:
         return f"the cache filled at token {demand.full_at_token:,}, after mid-stream; give more tokens"
     if demand.cache_pages and demand.first_share > FIRST_SHARE_MAX:  # without a cache every access is a read
@@ -127,7 +173,7 @@ def unknown_reads(demand: Demand) -> str | None:
     return None
 
 
-def _layer_time(reads: LayerReads, drive: Drive | None, goal: Goal, depth: int) -> LayerTime:
+def _layer_time(reads: LayerReads, drive: AnyDrive | None, goal: Goal, depth: int) -> LayerTime:
     p50 = drive.step_ns(reads.p50, depth) if drive else None
     p99 = drive.step_ns(reads.p99, depth) if drive else None
     return LayerTime(
@@ -138,21 +184,63 @@ def _layer_time(reads: LayerReads, drive: Drive | None, goal: Goal, depth: int) 
         p50_ns=p50[0] if p50 else None,
         p99_ns=p99[1] if p99 else None,
         deadline_ns=goal.deadlines.get(reads.layer),
-        least_ns=drive.at_least_ns(reads.p99, depth) if drive and p99 is None else 0,
+        p50_least_ns=drive.at_least_ns(reads.p50, depth)[0] if drive and p50 is None else 0,
+        p99_least_ns=drive.at_least_ns(reads.p99, depth)[1] if drive and p99 is None else 0,
     )
 
 
-def _beyond(time: LayerTime, drive: Drive, depth: int) -> tuple[str, str]:
+def _too_late(times: Sequence[LayerTime], drive: AnyDrive) -> str | None:
+    late = next((t for t in times if t.late), None)
+    if late is None or late.deadline_ns is None:
+        return None
+    when = f"after {_time(late.p99_ns)}" if late.p99_ns is not None else f"no sooner than {_time(late.p99_least_ns)}"
+    return f"{_layer(late)} come {when} (p99{_by(drive)}), and are needed after {_time(late.deadline_ns)}"
+
+
+def _too_slow(rates: Rates, drive: AnyDrive, goal: Goal) -> str | None:
+    known = rates.p99 if rates.p99 is not None else rates.p99_most
+    if goal.tokens_per_second is None or known is None or known >= goal.tokens_per_second:
+        return None
+    shown = f"{known:,.0f}" if rates.p99 is not None else f"at most {known:,.0f}"
+    return f"{shown} tokens/s (p99{_by(drive)}) are below the goal of {goal.tokens_per_second:,.0f}"
+
+
+def _by(drive: AnyDrive) -> str:
+    return f", by published figures of {drive.name}" if drive.published else ""
+
+
+def _beyond(time: LayerTime, drive: AnyDrive, depth: int) -> str:
     largest = drive.largest_step(depth)
+    how = f"measure ({measure_command(time.reads_p99, depth, drive.target)})"
     if not largest:
-        return NOT_KNOWN, (
-            f"no decode record at a depth of at most {depth}; measure: pagegram-io nvme --uniform --decode "
-            f"--batch {time.reads_p99} --depth {depth} {drive.target}"
-        )
-    return NOT_KNOWN, (
-        f"{time.reads_p99} reads a step (p99) are beyond the largest step measured, {largest:,.0f}; measure: "
-        f"pagegram-io nvme --uniform --decode --batch {time.reads_p99} --depth {depth} {drive.target}"
+        return f"no decode record at a depth of at most {depth}; {how}"
+    return f"{time.reads_p99} reads a step (p99) are beyond the largest step measured, {largest:,.0f}; {how}"
+
+
+def _only_published(time: LayerTime, drive: AnyDrive, depth: int) -> str:
+    least = f" ({_layer(time)} come no sooner than {_time(time.p99_least_ns)})" if time.p99_least_ns else ""
+    return (
+        f"published figures of {drive.name} do not rule it out{least}, and say no more; measure "
+        f"({measure_command(max(time.reads_p99, 1), depth, 'DEVICE')})"
     )
+
+
+def measure_command(reads: int, depth: int, target: str | None) -> str:
+    """The command whose record says how long a step of so many reads takes."""
+    return f"pagegram-io nvme --uniform --decode --batch {reads} --depth {depth} --json {target}"
+
+
+def _rates(batch: int, times: Sequence[LayerTime], goal: Goal) -> Rates:
+    found: dict[str, float | None] = {}
+    for name in ("p50", "p99"):
+        known = [getattr(t, f"{name}_ns") for t in times]
+        least = [getattr(t, f"{name}_least_ns") if ns is None else ns for ns, t in zip(known, times, strict=True)]
+        deadlines = [t.deadline_ns for t in times]
+        found[name] = tokens_per_second(batch, list(zip(known, deadlines, strict=True)), goal.compute_ns)
+        if None in known and any(least):
+            most = tokens_per_second(batch, list(zip(least, deadlines, strict=True)), goal.compute_ns)
+            found[f"{name}_most"] = most
+    return Rates(**found)
 
 
 def tokens_per_second(
@@ -186,8 +274,8 @@ def _met(times: Sequence[LayerTime], rate: float | None, goal: Goal) -> str:
 
 
 def _layer(time: LayerTime) -> str:
-    reads = f"its {time.reads_p99} reads (p99)"
-    return f"layer {time.layer}'s rows, {reads}," if time.layer is not None else f"the rows, {reads},"
+    whose = f"layer {time.layer}'s rows" if time.layer is not None else "the rows"
+    return f"{whose}, {time.reads_p99} reads into the step (p99),"
 
 
 def _time(value_ns: int) -> str:
@@ -198,61 +286,24 @@ def _time(value_ns: int) -> str:
     return f"{value_ns} ns"
 
 
-@dataclass(frozen=True)
-class Change:
-    """Something to do, and what it would come to; judged only when asked, cheapest first."""
-
-    text: str
-    judge: Callable[[], Judgement | None]
-
-
-def cheapest_change(changes: Iterable[Change]) -> str | None:
-    """The first change that turns the verdict into "go"; None where none does."""
-    for change in changes:
-        judgement = change.judge()
-        if judgement is not None and judgement.verdict == GO:
-            return change.text
-    return None
-
-
-def drive_needed(judgement: Judgement) -> str:
+def drive_needed(judgement: Judgement, goal: Goal) -> str:
     """What a faster drive would have to do, in numbers to look for."""
-    wanted = [f"{t.reads_p99} reads at once within {_time(t.deadline_ns)}" for t in judgement.layers if t.deadline_ns]
-    return f"a drive whose p99 step is {' and '.join(wanted)}" if wanted else "a faster drive"
+    within = [t.deadline_ns for t in judgement.layers]
+    if goal.tokens_per_second is not None and not any(t.late for t in judgement.layers):
+        step = int(judgement.demand.batch * 1e9 / goal.tokens_per_second)
+        wait = None if goal.compute_ns is None else step - goal.compute_ns
+        within = [step if wait is None else wait + (t.deadline_ns or goal.compute_ns or 0) for t in judgement.layers]
+    wanted = [
+        f"{t.reads_p99} reads at once within {_time(time)}"
+        for t, time in zip(judgement.layers, within, strict=True)
+        if time is not None
+    ]
+    return f"a drive whose p99 step is {' and '.join(wanted)}"
 
 
 def smallest_cache(judgements: Iterable[Judgement]) -> int | None:
     """The smallest cache, in bytes, whose verdict is "go"; None where none is."""
     return min((j.demand.cache_bytes for j in judgements if j.verdict == GO), default=None)
-
-
-def assumptions(
-    goal: Goal, drive: Drive | None, *, path: str, depth: int, file_bytes: int, placed: str, log: bool = False
-) -> list[str]:
-    """Everything that a verdict takes for granted, a sentence each; log: the stream is one of requests."""
-    lines = [
-        f"Serving path: {PATHS[path]}.",
-        "Reads are of the stream's second half, first accesses included; your text decides, so plan on your own.",
-        "All rows of a step are known when it starts, and are asked for together, those needed first before others.",
-        "A step's p99 time is the p99 of measured steps of at least its p99 reads: at most 2 % of steps are slower.",
-        f"Placement: {placed}.",
-    ]
-    if log:
-        lines.append("Steps are those that only make tokens; prompts pass through the same cache, and are not timed.")
-    if drive is not None:
-        lines.append(
-            f"The drive is otherwise idle, and the engine keeps up to {depth} reads in flight ({drive.engine})."
-        )
-        if drive.span_bytes < file_bytes:
-            lines.append(
-                f"The drive was measured over {format_bytes(drive.span_bytes)}, less than the table's "
-                f"{format_bytes(file_bytes)}: a full drive can be slower."
-            )
-    if goal.compute_ns is not None or goal.deadlines:
-        lines.append("Compute times are as given, the same at every batch.")
-    if goal.compute_ns is None:
-        lines.append("Without --compute, tokens/s are what the reads alone allow.")
-    return lines
 
 
 def records_of(judgement: Judgement, about: Mapping[str, Any]) -> list[PlanRecord]:
@@ -268,21 +319,24 @@ def records_of(judgement: Judgement, about: Mapping[str, Any]) -> list[PlanRecor
         "cache_full_at_token": demand.full_at_token,
     }
     whole: dict[str, Any] = {
-        "tokens_per_second_p50": judgement.tokens_per_second_p50,
-        "tokens_per_second_p99": judgement.tokens_per_second_p99,
+        "tokens_per_second_p50": judgement.rates.p50,
+        "tokens_per_second_p99": judgement.rates.p99,
+        "tokens_per_second_p50_most": judgement.rates.p50_most,
+        "tokens_per_second_p99_most": judgement.rates.p99_most,
         "verdict": judgement.verdict,
         "reason": judgement.reason,
     }
     several = len(judgement.layers) > 1
     records = [PlanRecord(**about, **shared, **whole, **_times(last), layer=None if several else last.layer)]
     for time in judgement.layers if several else ():
-        part: dict[str, Any] = {"verdict": _layer_verdict(time, demand), "reason": judgement.reason}
+        part: dict[str, Any] = {"verdict": _layer_verdict(time, judgement), "reason": judgement.reason}
         records.append(PlanRecord(**about, **shared, **part, **_times(time), layer=time.layer))
     return records
 
 
-def _layer_verdict(time: LayerTime, demand: Demand) -> str:
-    if unknown_reads(demand) or (time.p99_ns is None and not time.late):
+def _layer_verdict(time: LayerTime, judgement: Judgement) -> str:
+    """Of one layer's deadline, where only that is asked."""
+    if unknown_reads(judgement.demand) or (time.p99_ns is None and not time.late):
         return NOT_KNOWN
     return NO_GO if time.late else GO
 
@@ -294,5 +348,7 @@ def _times(time: LayerTime) -> dict[str, Any]:
         "reads_per_step_p99": time.reads_p99,
         "arrival_p50_ns": time.p50_ns,
         "arrival_p99_ns": time.p99_ns,
+        "arrival_p50_least_ns": time.p50_least_ns or None,
+        "arrival_p99_least_ns": time.p99_least_ns or None,
         "deadline_ns": time.deadline_ns,
     }

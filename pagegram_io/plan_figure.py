@@ -19,7 +19,7 @@ BODY_IN = 3.0
 RIGHT_IN = 1.2
 COLOURS = ("#0072B2", "#D55E00", "#009E73", *OTHER_COLOURS)
 SHARED_FIELDS = ("layout", "slots", "table_params", "model", "stream_sha256", "tokens", "path", "target", "depth",
-                 "compute_ns", "goal_tokens_per_second", "page_bytes")  # fmt: skip
+                 "compute_ns", "goal_tokens_per_second", "page_bytes", "ranks", "rank_split")  # fmt: skip
 
 
 def draw_plan(records: Iterable[AnyRecord], path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -38,7 +38,7 @@ def draw_plan(records: Iterable[AnyRecord], path: str | os.PathLike[str], *, for
             raise ValueError(f"plans with different {name} cannot be compared in one figure")
     curves: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
-        if row["tokens_per_second_p99"] is not None and row["cache_bytes"]:
+        if row["tokens_per_second_p99"] is not None and row["cache_bytes"] and row.get("rank") is None:
             curves.setdefault(row["batch"], []).append(row)
     if not curves:
         raise ValueError("no tokens a second are known, so there is nothing to draw; give --device with decode records")
@@ -90,16 +90,19 @@ def _draw(axes: Any, curves: Mapping[int, Sequence[Mapping[str, Any]]], goal: fl
         axis.set_major_locator(FixedLocator(marks))
         axis.set_major_formatter(FixedFormatter(labels))
     axes.set_xlabel("RAM for the cache")
-    axes.set_ylabel("tokens per second, in 99 steps of 100")
+    axes.set_ylabel("tokens per second, of a p99 step")
 
 
 def _describe(rows: Sequence[Mapping[str, Any]]) -> str:
     row = rows[0]
     goal = "" if row["goal_tokens_per_second"] is None else " Dashed: the goal."
     compute = "reads alone" if row["compute_ns"] is None else f"compute {row['compute_ns'] / 1e6:g} ms a step and waits"
+    ranks = ""
+    if row.get("ranks"):
+        ranks = f" {row['ranks']} ranks share the table by {row['rank_split']}; RAM is each rank's, the slowest tells."
     return (
         f"{row['model'] or label_of(row['layout'], row['slots'])}, {format_bytes(row['file_bytes'])}; stream "
         f"{row['stream']} (SHA-256 {row['stream_sha256'][:12]}…), {row['tokens']:,} tokens in {row['documents']:,} "
         f"documents, second half. {row['path']}; drive {row['device']}, depth {row['depth']}; {compute}. "
-        f"Filled: go; crosses: no go; hollow: not known.{goal}"
+        f"Filled: go; crosses: no go; hollow: not known.{goal}{ranks}"
     )

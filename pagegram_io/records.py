@@ -268,7 +268,12 @@ class EvalRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRecord:
-    """What a drive makes of a table behind one cache at one batch; of one layer's rows where `layer` says so."""
+    """What a drive makes of a table behind one cache at one batch; of one layer's rows where `layer` says so.
+
+    Of a drive profile, `profile` and its published figures: times are then bounds (`_least`, `_most`), as they are
+    where steps of so many reads were not measured. Of ranks: a record of the step, which waits for `slowest_rank`, and
+    one for each `rank`; the cache is each rank's own.
+    """
 
     kind: str = "plan"
     schema: int = SCHEMA
@@ -294,6 +299,10 @@ class PlanRecord:
     cache_pages: int
     batch: int
     layer: int | None = None
+    rank: int | None = None
+    ranks: int | None = None
+    rank_split: str | None = None
+    slowest_rank: int | None = None
     steps: int
     reads_per_step_mean: float
     reads_per_step_p50: int
@@ -305,17 +314,27 @@ class PlanRecord:
     device: str | None
     engine: str | None
     depth: int | None
+    profile: str | None = None
+    profile_source: str | None = None
+    published_latency_p50_ns: int | None = None
+    published_latency_p99_ns: int | None = None
+    published_most_iops: int | None = None
     largest_step_measured: float | None
     arrival_p50_ns: int | None
     arrival_p99_ns: int | None
+    arrival_p50_least_ns: int | None = None
+    arrival_p99_least_ns: int | None = None
     deadline_ns: int | None
     compute_ns: int | None
     goal_tokens_per_second: float | None
     tokens_per_second_p50: float | None = None
     tokens_per_second_p99: float | None = None
+    tokens_per_second_p50_most: float | None = None
+    tokens_per_second_p99_most: float | None = None
     prefill_window: int | None = None
     prefill_reads_per_token: float | None = None
     prefill_tokens_per_second: float | None = None
+    prefill_tokens_per_second_most: float | None = None
     verdict: str
     reason: str
     change: str | None = None

@@ -24,16 +24,14 @@ from pagegram_io.plan import (
     GO,
     NO_GO,
     NOT_KNOWN,
-    Change,
     Goal,
-    assumptions,
-    cheapest_change,
     drive_needed,
     judge,
     records_of,
     smallest_cache,
     tokens_per_second,
 )
+from pagegram_io.plan_assumptions import Circumstances, assumptions
 from pagegram_io.plan_figure import draw_plan
 from pagegram_io.tokens import Stream
 
@@ -77,7 +75,7 @@ def test_deadlines(p99: int, deadline_us: int, verdict: str, word: str) -> None:
     judgement = judge(make_demand((None, p99 // 2, p99)), DRIVE, Goal({None: deadline_us * US}), 64)
     assert judgement.verdict == verdict and word in judgement.reason
     if p99 > 256:
-        assert judgement.last.p99_ns is None and judgement.tokens_per_second_p99 is None
+        assert judgement.last.p99_ns is None and judgement.rates.p99 is None
 
 
 @pytest.mark.parametrize(
@@ -173,29 +171,57 @@ def test_more_reads_are_never_faster_and_never_extrapolated(
     assert times == sorted(times) and verdicts == sorted(verdicts)
 
 
-def test_the_cheapest_change_comes_first_and_is_judged_lazily() -> None:
+def test_what_a_drive_would_need_and_the_smallest_cache() -> None:
     good = judge(make_demand((None, 2, 4)), DRIVE, Goal({None: MS}), 64)
     bad = judge(make_demand((None, 2, 4)), DRIVE, Goal({None: 1}), 64)
     unknown = judge(make_demand((None, 2, 4), steps=1), DRIVE, Goal({None: MS}), 64)
-    asked: list[str] = []
-
-    def change(name: str, judgement: Any) -> Change:
-        return Change(name, lambda: (asked.append(name), judgement)[1])
-
-    changes = [change("a", bad), change("b", unknown), change("c", None), change("d", good), change("e", good)]
-    assert cheapest_change(changes) == "d" and asked == ["a", "b", "c", "d"]
-    assert cheapest_change(changes[:3]) is None
-    assert "4 reads at once within 1 ns" in drive_needed(bad)
+    assert "4 reads at once within 1 ns" in drive_needed(bad, Goal({None: 1}))
+    for goal, within in (
+        (Goal({}, None, 5000), "200 us"),
+        (Goal({}, 100 * US, 5000), "200 us"),  # rows are needed at the end of a step: 100 us, and as many of waiting
+        (Goal({None: 80 * US}, 100 * US, 5000), "180 us"),
+    ):
+        step = make_drive((16, 64, 1000, 1000)) if goal.deadlines == {} else make_drive((16, 64, 80, 80))
+        assert f"4 reads at once within {within}" in drive_needed(
+            judge(make_demand((None, 2, 4)), step, goal, 64), goal
+        )
     assert smallest_cache([bad, good]) == good.demand.cache_bytes and smallest_cache([bad, unknown]) is None
+
+
+def test_compute_alone_can_be_too_slow() -> None:
+    """Then no drive and no cache would help, and that is known whatever else is not."""
+    goal = Goal({}, 10 * MS, 101)
+    for drive, more in ((DRIVE, {}), (None, {}), (DRIVE, {"full_at_token": None})):
+        judgement = judge(make_demand((None, 2, 4), **more), drive, goal, 64)
+        assert judgement.verdict == NO_GO and "compute alone, 10 ms a step, allows 100 tokens/s" in judgement.reason
+    assert judge(make_demand((None, 2, 4)), DRIVE, Goal({}, 10 * MS, 100), 64).verdict == GO
+    assert judge(make_demand((None, 2, 4), batch=2), DRIVE, goal, 64).verdict == GO
+    with pytest.raises(ValueError, match="after the end of a step of 10 ms"):
+        Goal({1: 11 * MS}, 10 * MS)
+    Goal({1: 10 * MS}, 10 * MS)
+
+
+def test_what_is_beyond_the_largest_step_can_miss_the_goal_too() -> None:
+    """257 reads take no less than 256 do: 3 ms, so at most 333 steps a second."""
+    reads = make_demand((None, 257, 257))
+    judgement = judge(reads, DRIVE, Goal({}, None, 334), 64)
+    assert judgement.verdict == NO_GO and "at most 333 tokens/s" in judgement.reason
+    assert (judgement.rates.p99, round(judgement.rates.p99_most or 0)) == (None, 333)
+    assert judge(reads, DRIVE, Goal({}, None, 333), 64).verdict == NOT_KNOWN
+    record = records_of(judgement, about())[0]
+    assert (record.arrival_p99_ns, record.arrival_p99_least_ns) == (None, 3 * MS)
+    assert (record.arrival_p50_least_ns, record.tokens_per_second_p50_most) == (1900 * US, 1e9 / (1900 * US))
 
 
 def test_assumptions_name_the_path_and_the_span() -> None:
     goal = Goal({None: 1})
-    text = " ".join(assumptions(goal, DRIVE, path="mmap", depth=64, file_bytes=2**41, placed="rows aligned"))
+    of = Circumstances(path="mmap", depth=64, file_bytes=2**41, placed="rows aligned", resident_bytes=2**30)
+    text = " ".join(assumptions(goal, DRIVE, of))
     assert "approximated" in text and "1 TiB" in text and "rows aligned" in text and "reads alone" in text
-    assert "approximated" not in " ".join(
-        assumptions(goal, None, path="page", depth=64, file_bytes=1, placed="rows aligned")
-    )
+    assert "1 GiB of resident scales" in text and "ranks" not in text and "not counted" in text
+    alone = Circumstances(path="page", depth=64, file_bytes=1, placed="rows aligned", stand_in="other", log=True)
+    text = " ".join(assumptions(goal, None, alone))
+    assert "approximated" not in text and "other stands in" in text and "only make tokens" in text
 
 
 # ---- the drive -----------------------------------------------------------------------------------

@@ -177,11 +177,18 @@ def test_the_line_that_simulate_ends_with_is_a_plan_of_the_same_thing(
         assert {r["batch"] for r in plan} == {record["interleave"]}
 
 
-def test_the_line_is_left_out_where_a_plan_would_be_of_something_else(
+def test_the_line_is_of_the_same_ranks_and_left_out_of_records(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["simulate", *TABLE, *STREAM, "--cache", "16KiB"]
     assert run([*words, "--ranks", "2", "--split", "heads"]) == 0
-    assert "next:" not in capsys.readouterr().out
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("next: pagegram-io plan ") and "--ranks 2 --split heads --goal 100" in last
+    plan = planned(capsys, *shlex.split(last)[3:])
+    assert {(r["ranks"], r["rank_split"], r["slowest_rank"] is None) for r in plan if r["rank"] is None} == {
+        (2, "heads", False)
+    }
+    assert run([*words, "--by", "layer"]) == 0
+    assert "--split" not in capsys.readouterr().out
     assert run([*words, "--json"]) == 0
     assert "next:" not in capsys.readouterr().out

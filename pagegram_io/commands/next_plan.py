@@ -23,6 +23,8 @@ def next_command(values: dict[str, Any]) -> str:
         if given(name):
             value = values[name]
             words += [option_text(name)] if value is True else [option_text(name), str(value)]
+    if given("ranks"):
+        words += ["--ranks", str(values["ranks"]), "--split", values["split"]]
     if given("interleave"):
         words += ["--batch", str(values["interleave"])]
     if values["cache_unit"] == "row":

@@ -29,15 +29,19 @@ from pagegram_io.commands.options import (
     table_option,
 )
 from pagegram_io.commands.serving import CONCURRENCY, concurrency_option, requests_options, stream_or_requests
+from pagegram_io.drive_profiles import PROFILES
 
 if TYPE_CHECKING:
     from pagegram_io.deployed.model_table import ModelTable
-    from pagegram_io.drive import Drive
+    from pagegram_io.deployed.ranks import RankShare
+    from pagegram_io.drive import AnyDrive
     from pagegram_io.layout import Layout
     from pagegram_io.plan import Goal
+    from pagegram_io.planner import Planner
     from pagegram_io.records import PlanRecord
 
-EPILOG = """
+_NAMES = "\n".join(f"  {name:<26} {profile.figures}" for name, profile in PROFILES.items())
+EPILOG = f"""
 Examples:
 
 \b
@@ -47,9 +51,18 @@ Examples:
   pagegram-io plan --model deepseek-v4.1-flash --device drive.jsonl --compute 12ms --model-layers 40
   pagegram-io plan --model longcat-flash-lite --files LongCat/ --device drive.jsonl --deadline 500us
   pagegram-io plan --requests log.jsonl --concurrency 32 --device drive.jsonl --goal 2000
+  pagegram-io plan --model longcat-flash-lite --cache none --profile samsung-990-pro-2tb --deadline 40us
+  pagegram-io plan --model deepseek-v4.1-flash --ranks 4 --split heads --device drive.jsonl --goal 500
 
 A step of more reads than any measured is "not known": measure batches as large as the plan asks for.
+
+Profiles: published figures (sources: pagegram_io/drive_profiles.py), which only bound: no go or not known, never go.
+
+\b
+{_NAMES}
 """
+
+RANK_SPLITS = ("heads", "rows", "columns")  # as simulate has them
 
 NANOSECONDS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
@@ -90,6 +103,10 @@ def parse_deadlines(text: str) -> dict[int | None, int]:
     help="Records of nvme --decode and of throughput; more of them: faster drives to consider. [e.g. drive.jsonl]",
 )
 @click.option(
+    "--profile", "profiles", multiple=True, metavar="NAME",
+    help="A drive's published figures in place of records; they can only rule out. [e.g. samsung-pm1743]",
+)  # fmt: skip
+@click.option(
     "--depth", type=click.IntRange(1, 32768), metavar="N", help="Reads the engine keeps in flight; default: the "
     "largest measured. [e.g. 64]",
 )  # fmt: skip
@@ -114,12 +131,17 @@ def parse_deadlines(text: str) -> dict[int | None, int]:
     help="With --compute: layers of the model, equally long, so that layer l starts after l/L of it. [e.g. 40]",
 )  # fmt: skip
 @click.option(
-    "--goal", type=COUNT, metavar="N", help="Tokens a second, of the whole batch, in 99 steps of 100. [e.g. 2000]"
+    "--goal", type=COUNT, metavar="N", help="Tokens a second, of the whole batch, also in a p99 step. [e.g. 2000]"
 )
 @click.option(
     "--path", "path", type=click.Choice(["page", "row", "mmap"]), default="page", show_default=True,
     help="How rows are served: private page cache, private row cache, kernel page cache. [e.g. mmap]",
 )  # fmt: skip
+@click.option(
+    "--ranks", type=click.IntRange(1, 4096), metavar="N",
+    help="With --model: N tensor-parallel ranks share the table by --split, each with this RAM and drive. [e.g. 4]",
+)  # fmt: skip
+@click.option("--split", type=click.Choice(RANK_SPLITS), help="With --ranks: how they share the table. [e.g. heads]")
 @click.option(
     "--window", type=COUNT, default="2048", show_default=True, metavar="N", help="Prefill chunk, in tokens. [e.g. 512]"
 )
@@ -152,6 +174,7 @@ def command(**values: Any) -> None:
         if all(cache.bytes == 0 for cache in values["caches"]):
             raise click.UsageError("--plot draws tokens a second against RAM; give --cache sizes, or leave it out")
     values["batches"] = _batches(values)
+    _check_ranks(values)
     model = None if values["model"] is None else table_of(values)
     layout = _layout(values)
     goal = _goal(values, layout)
@@ -164,13 +187,21 @@ def command(**values: Any) -> None:
         print_records(records)
     else:
         print_plan([record for record in records if record.cache_pages in asked], lines)
-    drawn = [record for record in records if record.cache_bytes and record.tokens_per_second_p99 is not None]
+    drawn = [r for r in records if r.rank is None and r.cache_bytes and r.tokens_per_second_p99 is not None]
     if values["plot_path"] and not drawn:
         print("note: no tokens a second are known, so there is nothing to draw", file=sys.stderr)
     elif values["plot_path"]:
         from pagegram_io.plan_figure import draw_plan
 
-        draw_plan(records, values["plot_path"], force=values["force"])
+        draw_plan(drawn, values["plot_path"], force=values["force"])
+
+
+def _check_ranks(values: dict[str, Any]) -> None:
+    """--ranks and --split go together, with --model."""
+    if (values["ranks"] is None) != (values["split"] is None):
+        raise click.UsageError(f"--ranks N goes with --split {', '.join(RANK_SPLITS)}, and that with it")
+    if values["ranks"] is not None and values["model"] is None:
+        raise click.UsageError("--ranks goes with --model")
 
 
 def _batches(values: dict[str, Any]) -> tuple[int, ...]:
@@ -216,41 +247,78 @@ def _goal(values: dict[str, Any], layout: Layout) -> Goal:
     return goal
 
 
-def _drives(values: dict[str, Any], page_bytes: int) -> list[Drive]:
+def _drives(values: dict[str, Any], page_bytes: int) -> list[AnyDrive]:
+    """Those measured, then those known by published figures: the first is planned for, the others are considered."""
     from pagegram_io.drive import read_drive
+    from pagegram_io.drive_profiles import profiles_of
     from pagegram_io.record_files import read_records
 
-    drives = []
+    drives: list[AnyDrive] = []
     for path in values["device_paths"]:
         drive = read_drive(read_records(path), page_bytes, name=Path(path).name)
         for line in drive.refusals:
             print(f"note: {line}", file=sys.stderr)
         drives.append(drive)
-    return drives
+    return [*drives, *profiles_of(values["profiles"], page_bytes)]
+
+
+def _shares(values: dict[str, Any], model: ModelTable | None) -> list[RankShare]:
+    if values["ranks"] is None or model is None:
+        return []
+    from pagegram_io.deployed.ranks import shares_of
+
+    return shares_of(model.tensors, values["ranks"], values["split"])
 
 
 def _plan(
-    values: dict[str, Any], layout: Layout, goal: Goal, drives: list[Drive], depth: int, model: ModelTable | None
+    values: dict[str, Any], layout: Layout, goal: Goal, drives: list[AnyDrive], depth: int, model: ModelTable | None
 ) -> tuple[list[PlanRecord], set[int], list[str]]:
     """Records of every cache and batch, the capacities asked for, and the sentences below the table."""
-    from dataclasses import replace
-
-    from pagegram_io import plan
     from pagegram_io.planner import Planner
 
     stream, _ = stream_or_requests(values)
-    planner = Planner(layout, stream, goal, drives, depth, values["caches"], values["path"], values["window"], model)
+    shares = _shares(values, model)
+    planner = Planner(
+        layout, stream, goal, drives, depth, values["caches"], values["path"], values["window"], model, shares
+    )
     for warning in planner.warnings():
         print(f"note: {warning}", file=sys.stderr)
     about = planner.about()
-    records, lines = [], []
-    with planner.progress(len(values["batches"])):
-        for batch in values["batches"]:
-            judgements = planner.judgements(batch)
-            for judgement in judgements:
-                asked = judgement.demand.cache_pages in planner.asked
-                change = planner.change(judgement) if asked and judgement.verdict == plan.NO_GO else None
-                made = plan.records_of(judgement, about | planner.prefill(judgement.demand.cache_pages))
-                records += [replace(record, change=change) for record in made]
-            lines.append(planner.sentence(batch, judgements))
+    records: list[PlanRecord] = []
+    lines: list[str] = []
+    done: list[int] = []
+    try:
+        with planner.progress(len(values["batches"])):
+            for batch in values["batches"]:
+                made, said = _plan_batch(planner, batch, about)
+                records += made
+                lines += said
+                done.append(batch)
+    except KeyboardInterrupt:
+        after = f"batch {', '.join(map(str, done))}" if done else "no batch"
+        raise KeyboardInterrupt(
+            f"stopped after {after} of {', '.join(map(str, values['batches']))}; nothing was written"
+        ) from None
     return records, planner.asked, [*lines, *planner.assumptions()]
+
+
+def _plan_batch(planner: Planner, batch: int, about: dict[str, Any]) -> tuple[list[PlanRecord], list[str]]:
+    """Of one batch: records of the step at each cache, and of each rank; what the batch comes to, in words."""
+    from dataclasses import replace
+
+    from pagegram_io import plan
+
+    records, lines, judgements = [], [], []
+    for of_ranks in planner.by_rank(batch):
+        judgement = plan.slowest(of_ranks)
+        judgements.append(judgement)
+        capacity = judgement.demand.cache_pages
+        asked = capacity in planner.asked
+        change = planner.change(judgement) if asked and judgement.verdict == plan.NO_GO else None
+        made = plan.records_of(judgement, about | planner.slowest_prefill(capacity))
+        records += [replace(record, change=change, slowest_rank=judgement.rank) for record in made]
+        if planner.ranks:
+            records += planner.rank_records(of_ranks, about)
+            if asked:
+                lines.append(planner.imbalance(of_ranks))
+    return records, [planner.sentence(batch, judgements), *lines]

@@ -266,7 +266,7 @@ def _write(values: dict[str, Any], layouts: list[Layout], outcomes: list[Outcome
     else:
         state = {label_of(outcome.records[0]): outcome.state_bytes for outcome in outcomes}
         print_table(asked, verbose=values["verbose"], state_bytes=state, ours=bool(layouts))
-        if values["model"] is not None and values["ranks"] is None:
+        if values["model"] is not None:
             print(*next_lines(values, layouts[0].column_count), sep="\n")
         if values["curve"] and not (values["csv_path"] or values["plot_path"] or values["curve_npy"]):
             print("note: the curve's records go to --json, --csv, --plot or --curve-npy", file=sys.stderr)

@@ -1,0 +1,102 @@
+"""What a plan takes for granted: a sentence each, printed below every verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagegram_io.drive import AnyDrive, Drive
+from pagegram_io.drive_profiles import Profile
+from pagegram_io.plan import PATHS, Goal
+from pagegram_io.sizes import format_bytes
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """Of a plan, what its assumptions depend on.
+
+    log: the stream is one of requests; stand_in: a stream in another model's ids; ranks: how many share the table.
+    """
+
+    path: str
+    depth: int
+    file_bytes: int
+    placed: str
+    log: bool = False
+    stand_in: str | None = None
+    resident_bytes: int | None = None
+    ranks: int = 1
+
+
+def assumptions(goal: Goal, drive: AnyDrive | None, of: Circumstances) -> list[str]:
+    """Everything that a verdict takes for granted, a sentence each."""
+    return [
+        f"Serving path: {PATHS[of.path]}.",
+        *_of_reads(of),
+        *_of_ranks(of),
+        *_of_drive(drive, of),
+        *_of_compute(goal),
+    ]
+
+
+def _of_reads(of: Circumstances) -> list[str]:
+    unit = "rows" if of.path == "row" else "pages"
+    whole = f", as are {format_bytes(of.resident_bytes)} of resident scales" if of.resident_bytes else ""
+    beside = f"{whole} (all ranks')" if whole and of.ranks > 1 else whole
+    lines = [
+        "Reads are of the stream's second half, first accesses included; your text decides, so plan on your own.",
+        "All rows of a step are known when it starts, and are asked for together, those needed first before others.",
+        f"Placement: {of.placed}.",
+        f"The RAM budget is of {unit} alone; the cache's index is beside it{beside}.",
+    ]
+    if of.stand_in:
+        lines.append(f"{of.stand_in} stands in for the model's own ids: reads are an estimate.")
+    if of.log:
+        lines.append("Steps are those that only make tokens; prompts pass through the same cache, and are not timed.")
+    return lines
+
+
+def _of_ranks(of: Circumstances) -> list[str]:
+    if of.ranks == 1:
+        return []
+    return [
+        f"Each of the {of.ranks} ranks has the RAM budget and a drive of this kind to itself ({of.ranks} times both in "
+        "all), and reads its own rows alone.",
+        f"A step waits for the slowest rank. Ranks are judged one by one: each may be slow in 2 % of steps, not in the "
+        f"same ones, so that of all steps up to {min(100, 2 * of.ranks)} % may be slower than p99 says.",
+    ]
+
+
+def _of_drive(drive: AnyDrive | None, of: Circumstances) -> list[str]:
+    if isinstance(drive, Profile):
+        lines = [
+            f"Drive: published figures alone ({drive.figures}), from {drive.source}. Times are lower bounds (>=) and "
+            "rates upper ones (<=), so no verdict is go: a step takes no less than a read alone does, and than its "
+            "reads do at the highest rate published.",
+        ]
+        if drive.most_iops:
+            lines.append("Prefill tokens/s are what the published rate allows, compute not counted.")
+        return lines
+    lines = [
+        "A step's p99 time is the p99 of measured steps of at least its p99 reads: at most 2 % of steps are slower."
+    ]
+    if isinstance(drive, Drive):
+        lines.append(
+            f"The drive is otherwise idle, and the engine keeps up to {of.depth} reads in flight ({drive.engine})."
+        )
+        if drive.span_bytes < of.file_bytes:
+            lines.append(
+                f"The drive was measured over {format_bytes(drive.span_bytes)}, less than the table's "
+                f"{format_bytes(of.file_bytes)}: a full drive can be slower."
+            )
+        lines.append("Prefill tokens/s are what the measured rate of reads allows, compute not counted.")
+    return lines
+
+
+def _of_compute(goal: Goal) -> list[str]:
+    lines = ["Time to hash, to look rows up and to copy them to where they are used is not counted."]
+    if goal.compute_ns is not None or goal.deadlines:
+        lines.append("Compute times are as given, the same at every batch.")
+    if goal.compute_ns is None:
+        lines.append("Without --compute, tokens/s are what the reads alone allow.")
+    lines.append("Tokens/s (p99) are those of a slow step; over many steps, throughput is nearer to p50's.")
+    return lines
