@@ -5,10 +5,7 @@
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +32,7 @@ from pagegram_io.requests import read_requests
 from pagegram_io.sizes import CacheSize
 from pagegram_io.tokens import Stream, read_stream
 from pagegram_io.trace import LayoutSource, PageSource
+from pagegram_io.workers import default_threads, on_threads
 
 if TYPE_CHECKING:
     from pagegram_io.deployed.ranks import RankShare
@@ -42,14 +40,6 @@ if TYPE_CHECKING:
 POLICIES = ("lru",)
 SPLITS = ("order", "layer", "column")
 CACHE_UNITS = ("page", "row")
-
-
-class Interrupted(KeyboardInterrupt):
-    """Somebody asked a running simulation to stop; ``done`` and ``total`` are accesses."""
-
-    def __init__(self, done: int, total: int) -> None:
-        super().__init__(f"stopped after {done:,} of {total:,} accesses")
-        self.done, self.total = done, total
 
 
 @dataclass(frozen=True)
@@ -388,27 +378,6 @@ def make_records(results: list[Result], cells: Cells, about: dict[str, Any]) -> 
     return records
 
 
-def default_threads() -> int:
-    """CPUs that this process may use, not those of the host."""
-    return len(os.sched_getaffinity(0))
-
-
-class _Progress:
-    """Counts accesses over all threads; raises in each of them once somebody asked to stop."""
-
-    def __init__(self, total: int, report: Tick | None) -> None:
-        self.done, self.total, self.report = 0, total, report
-        self.lock, self.stopped = threading.Lock(), threading.Event()
-
-    def tick(self, accesses: int) -> None:
-        if self.stopped.is_set():
-            raise Interrupted(self.done, self.total)
-        with self.lock:
-            self.done += accesses
-            if self.report:
-                self.report(accesses)
-
-
 def job_accesses(job: Job, tokens: int) -> int:
     """Places that a job's progress counts up to."""
     if job.cache_unit == "row":
@@ -424,24 +393,9 @@ def run_jobs(
     Raises the first job's exception, or Interrupted (a KeyboardInterrupt) within a batch of Ctrl-C.
     """
     workers = threads or default_threads()
+
+    def task(job: Job) -> Callable[[Tick], Outcome]:
+        return lambda tick: run_outcome(replace(job, threads=workers), stream=stream, tick=tick)
+
     costs = [job_accesses(job, len(stream.ids)) for job in jobs]
-    progress = _Progress(sum(costs), report)
-    with ThreadPoolExecutor(max_workers=workers) as pool:
-        futures: dict[int, Future[Outcome]] = {}
-        try:
-            for i in sorted(range(len(jobs)), key=lambda i: -costs[i]):
-                job = replace(jobs[i], threads=workers)
-                futures[i] = pool.submit(run_outcome, job, stream=stream, tick=progress.tick)
-            waiting = set(futures.values())
-            while waiting:
-                done, waiting = wait(waiting, timeout=0.1, return_when=FIRST_EXCEPTION)
-                for future in done:
-                    future.result()
-        except BaseException as error:
-            progress.stopped.set()
-            for future in futures.values():
-                future.cancel()
-            if isinstance(error, KeyboardInterrupt):
-                raise Interrupted(progress.done, progress.total) from None
-            raise
-        return [futures[i].result() for i in range(len(jobs))]
+    return on_threads([task(job) for job in jobs], costs, threads=workers, report=report)

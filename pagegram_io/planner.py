@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +18,11 @@ from pagegram_io.layout import Layout
 from pagegram_io.locality import filler_warning
 from pagegram_io.plan import Goal, Judgement
 from pagegram_io.plan_assumptions import Circumstances, assumptions
-from pagegram_io.policy import cache_sizes
+from pagegram_io.policy import Tick, cache_sizes
 from pagegram_io.records import PlanRecord, provenance
 from pagegram_io.sizes import CacheSize, format_bytes
 from pagegram_io.tokens import Stream
+from pagegram_io.workers import on_threads
 
 if TYPE_CHECKING:
     from pagegram_io.deployed.model_table import ModelTable
@@ -64,7 +64,6 @@ class Planner:
         self._sizes = self._grid(caches)
         self._demands: dict[tuple[str, int, int | None], list[Demand]] = {}
         self._prefill: dict[int | None, dict[int, float | None]] = {}
-        self._tick: Any = None
 
     def _reading(self, shares: Sequence[RankShare]) -> list[RankShare]:
         """The ranks that have any row to read."""
@@ -88,18 +87,20 @@ class Planner:
             capacity *= 2
         return [(sizes[capacity], capacity) for capacity in sorted(sizes)]
 
-    @contextlib.contextmanager
-    def progress(self, batches: int) -> Iterator[None]:
-        """A bar over the passes that are certain to be made; changes come on top."""
+    def make_passes(self, batches: Sequence[int], *, threads: int | None = None) -> None:
+        """The passes that any plan of these batches needs, on threads, with a bar; those that changes need come later.
+
+        Ctrl-C raises KeyboardInterrupt, which says how far they came.
+        """
         from pagegram_io.progress import progress
 
-        with progress("planning", len(self.stream) * (batches + 1) * len(self.shares)) as advance:
-            columns = len(self.layout.group_of_page_column())
-            self._tick = lambda places: advance(places / columns)
-            try:
-                yield
-            finally:
-                self._tick = None
+        tasks: list[Callable[[Tick], object]] = []
+        for share in self.shares:
+            tasks.append(functools.partial(self._make_prefill, share))
+            tasks += [functools.partial(self.demands, batch, "", share) for batch in batches]
+        accesses = len(self.stream) * len(self.layout.group_of_page_column())
+        with progress("planning", accesses * len(tasks)) as advance:
+            on_threads(tasks, [accesses] * len(tasks), threads=threads, report=advance)
 
     def warnings(self) -> list[str]:
         """What would flatter a measurement of this plan: a filler stream, a table that the kernel keeps in RAM."""
@@ -112,7 +113,9 @@ class Planner:
             )
         return lines
 
-    def demands(self, batch: int, placement: str = "", share: RankShare | None = None) -> list[Demand]:
+    def demands(
+        self, batch: int, placement: str = "", share: RankShare | None = None, tick: Tick | None = None
+    ) -> list[Demand]:
         """At each size of the grid, once for each placement and rank."""
         key = (placement, batch, _rank(share))
         if key not in self._demands:
@@ -126,7 +129,7 @@ class Planner:
                 window=self.window,
                 unit=self.unit,
                 share=share,
-                tick=self._tick,
+                tick=tick,
             )
         return self._demands[key]
 
@@ -145,11 +148,7 @@ class Planner:
     def prefill(self, capacity: int, share: RankShare | None = None) -> dict[str, Any]:
         """Reads of a token in prefill behind a cache, and the tokens a second that the drive's rate allows."""
         if _rank(share) not in self._prefill:
-            sizes = [size for _, size in self._sizes]
-            found = prefill_reads(
-                self.layout, self.stream, sizes, self.window, unit=self.unit, share=share, tick=self._tick
-            )
-            self._prefill[_rank(share)] = dict(zip(sizes, found, strict=True))
+            self._make_prefill(share)
         reads = self._prefill[_rank(share)][capacity]
         rate = self.drive.iops(self.depth) if self.drive else None
         most = self.drive.most_iops if isinstance(self.drive, Profile) else None
@@ -159,6 +158,11 @@ class Planner:
             "prefill_tokens_per_second": rate / reads if rate and reads else None,
             "prefill_tokens_per_second_most": most / reads if most and reads else None,
         }
+
+    def _make_prefill(self, share: RankShare | None, tick: Tick | None = None) -> None:
+        sizes = [size for _, size in self._sizes]
+        found = prefill_reads(self.layout, self.stream, sizes, self.window, unit=self.unit, share=share, tick=tick)
+        self._prefill[_rank(share)] = dict(zip(sizes, found, strict=True))
 
     def slowest_prefill(self, capacity: int) -> dict[str, Any]:
         """As ``prefill``, of the rank that reads most."""

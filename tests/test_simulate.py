@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 
 import pagegram_io
 from pagegram_io import native
-from pagegram_io.job import Interrupted, Job, StreamSpec, run, run_jobs, run_outcome
+from pagegram_io.job import Job, StreamSpec, run, run_jobs, run_outcome
 from pagegram_io.layout import Layout, Shape, engram, pagegram
 from pagegram_io.policy import CurvePolicy, LruPolicy, drive, size_grid
 from pagegram_io.records import SimulationRecord
 from pagegram_io.sizes import parse_cache
 from pagegram_io.tokens import Stream, write_stream
 from pagegram_io.trace import ArraySource, LayoutSource
+from pagegram_io.workers import Interrupted
 
 MADE_HERE = ("seconds", "time", "threads", "isa")  # of a record, what may differ between two runs of one job
 

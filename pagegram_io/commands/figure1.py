@@ -122,7 +122,7 @@ def _records(values: dict[str, Any]) -> list[Any]:
 def _train(values: dict[str, Any]) -> list[Any]:
     """The records of all runs, the missing ones made first, and of the simulations of their tables."""
     from pagegram_io.commands.train import import_torch
-    from pagegram_io.job import default_threads
+    from pagegram_io.workers import default_threads
 
     import_torch()
     from pagegram_io.models import runs

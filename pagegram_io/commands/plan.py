@@ -149,6 +149,10 @@ def parse_deadlines(text: str) -> dict[int | None, int]:
     "--plot", "plot_path", type=PathOption, metavar="FILE",
     help="Draw tokens a second against RAM: .png, .svg or .pdf. [e.g. plan.png]",
 )  # fmt: skip
+@click.option(
+    "--threads", type=click.IntRange(1, 1024), metavar="N",
+    help="Batches simulated at once; default: the CPUs allowed. [e.g. 2]",
+)  # fmt: skip
 @requests_options
 @concurrency_option
 @stream_options
@@ -275,6 +279,7 @@ def _plan(
 ) -> tuple[list[PlanRecord], set[int], list[str]]:
     """Records of every cache and batch, the capacities asked for, and the sentences below the table."""
     from pagegram_io.planner import Planner
+    from pagegram_io.workers import Interrupted
 
     stream, _ = stream_or_requests(values)
     shares = _shares(values, model)
@@ -288,12 +293,14 @@ def _plan(
     lines: list[str] = []
     done: list[int] = []
     try:
-        with planner.progress(len(values["batches"])):
-            for batch in values["batches"]:
-                made, said = _plan_batch(planner, batch, about)
-                records += made
-                lines += said
-                done.append(batch)
+        planner.make_passes(values["batches"], threads=values["threads"])
+        for batch in values["batches"]:
+            made, said = _plan_batch(planner, batch, about)
+            records += made
+            lines += said
+            done.append(batch)
+    except Interrupted as stopped:
+        raise KeyboardInterrupt(f"{stopped}; nothing was written") from None
     except KeyboardInterrupt:
         after = f"batch {', '.join(map(str, done))}" if done else "no batch"
         raise KeyboardInterrupt(
