@@ -125,8 +125,8 @@ def test_a_stream_that_ends_starts_again_warm(dense: Path, capsys: pytest.Captur
 
 def test_decode_reads_a_step_at_a_time(dense: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = [str(dense), "--layout", "pagegram", "--table", "10M", "--limit", "4K", "--decode", "--reads", "4000"]
-    (one,) = nvme([*common, "--batch", "1"], capsys)
-    (eight,) = nvme([*common, "--batch", "8", "--jobs", "1"], capsys)
+    one, eight = nvme([*common, "--batch", "1,8", "--jobs", "1"], capsys)
+    assert (one["batch"], eight["batch"]) == (1, 8)
     assert (one["steps"], one["reads"]) == (4000, 8000)
     assert (eight["steps"], eight["reads"]) == (500, 8000)
     assert (one["reads_per_step"], eight["reads_per_step"]) == (2.0, 16.0)
@@ -183,6 +183,7 @@ def test_targets_that_cannot_be_measured(dense: Path, tmp_path: Path, capsys: py
     refused([str(dense), "--runtime", "0"], capsys, 2, "no time")
     refused([str(dense), "--uniform", "--layout", "flat"], capsys, 2, "--layout", "--uniform")
     refused([str(dense), "--batch", "8"], capsys, 2, "--decode")
+    refused([str(dense), "--decode", "--batch", "8,0"], capsys, 2, "--batch 0", "65536")
     refused([""], capsys, 1, "an empty name")
     refused([str(dense), "--layout", "engram"], capsys, 2, "--wrap")
     refused([str(dense), "--uniform", "--verify"], capsys, 2, "--verify")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pagegram_io.commands.model import model_options, refuse_model_options
+from pagegram_io.commands.nvme_target import inspect_target
 from pagegram_io.commands.options import (
     BYTES,
     CACHES,
@@ -41,7 +42,6 @@ from pagegram_io.sizes import parse_bytes
 if TYPE_CHECKING:
     from pagegram_io.device import DeviceJob
     from pagegram_io.layout import Layout
-    from pagegram_io.table_file import TableHeader
     from pagegram_io.tokens import Stream
 
 EPILOG = """
@@ -52,6 +52,7 @@ Examples:
   pagegram-io nvme --depth 1,2,4,8,16,32,64,128,256 --repeat 5 --json /dev/nvme0n1 > device.jsonl
   pagegram-io nvme --uniform --runtime 30s table.safetensors
   pagegram-io nvme --decode --batch 8 --cache 1GiB --layout pagegram /dev/nvme0n1
+  pagegram-io nvme --uniform --decode --batch 16,64,256 --json /dev/nvme0n1 > drive.jsonl
   pagegram-io nvme --engine nvme --depth 64 /dev/ng0n1
 """
 
@@ -115,11 +116,12 @@ OFFSET = Parsed("size", lambda text: 0 if text == "0" else parse_bytes(text))
 @click.option("--decode", is_flag=True, help="Step by step: all pages of a step together, the next when the last came.")
 @click.option(
     "--batch",
-    type=click.IntRange(1, 65536),
-    default=1,
+    "batches",
+    type=WHOLES,
+    default="1",
     show_default=True,
-    metavar="B",
-    help="Tokens a step, of as many requests side by side, with --decode. [e.g. 8]",
+    metavar="LIST",
+    help="Tokens a step, of as many requests side by side, with --decode; a list sweeps. [e.g. 1,8,64]",
 )
 @click.option(
     "--runtime", type=SOME_TIME, default="10s", show_default=True, metavar="TIME", help="How long. [e.g. 30s]"
@@ -206,7 +208,7 @@ def command(**values: Any) -> int:
     layouts: list[Layout] = []
     if not values["uniform"]:
         layouts = layouts_of(values, shape, slots=slots)
-    base, environment = inspect(values)
+    base, environment = inspect_target(values)
     jobs = make_jobs(values, shape, layouts, base)
     stream = stream_of(values) if any(job.layout for job in jobs) else None
     with stopped_by_ctrl_c() as stop:
@@ -226,8 +228,11 @@ def _refuse_useless(values: dict[str, Any]) -> None:
             raise click.UsageError(f"{option_text(useless)} is for the reads of a layout; leave out it or --uniform")
     if values["warm_tokens"] and (values["uniform"] or all(cache.bytes == 0 for cache in values["caches"])):
         raise click.UsageError("--warm fills a cache of pages; add --cache, or leave it out")
-    if given("batch") and not values["decode"]:
+    if given("batches") and not values["decode"]:
         raise click.UsageError("--batch is for steps; add --decode, or leave it out")
+    wrong = next((batch for batch in values["batches"] if not 1 <= batch <= 65536), None)
+    if wrong is not None:
+        raise click.UsageError(f"--batch {wrong}: tokens a step are 1 to 65536")
 
 
 @contextlib.contextmanager
@@ -253,74 +258,6 @@ def stopped_by_ctrl_c() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, previous)
 
 
-def inspect(values: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    """Refuse a target that would not be measured; say where page 0 lies, and what the target is."""
-    from pagegram_io import doctor, table_file
-    from pagegram_io.device import target_kind
-    from pagegram_io.errors import FormatError
-
-    path = values["target"]
-    kind = target_kind(path)
-    base = values["offset"] or 0
-    if kind == "file":
-        header = None
-        try:  # any file can be read; a table file says where its pages begin
-            header = table_file.read_header(path)
-        except FormatError as error:
-            if path.endswith(".safetensors"):
-                print(f"note: not read as a table file: {error}", file=sys.stderr)
-        if header is not None and values["offset"] is None:
-            base = header.data_byte
-            values["size"] = min(values["size"] or 2**62, header.page_count * header.page_bytes)
-        if values["verify"]:
-            _refuse_uncheckable(values, header)
-        end = base + values["size"] if values["size"] else 2**62
-        hole = None if values["allow_holes"] else doctor.holes_in(path, base, end)
-        if hole is not None:
-            raise click.ClickException(
-                f"{path}: byte {hole:,} is a hole or was never written; reading it does not touch the device and would "
-                "look far too fast. Make a dense file with pagegram-io mkfile, or insist with --allow-holes"
-            )
-    filesystem = doctor.filesystem_of(path)
-    if filesystem in doctor.MEMORY_FILE_SYSTEMS and not values["buffered"]:  # newer kernels let O_DIRECT pass there
-        raise click.ClickException(
-            f"{path}: lies in memory ({filesystem}), with no device behind it; name a path on a disk, or insist with "
-            "--buffered"
-        )
-    if kind == "block device" and doctor.is_in_use(path):
-        print(
-            f"note: {path} is in use (mounted or held); it is only read, but others' reads and writes share it",
-            file=sys.stderr,
-        )
-    device = doctor.block_device_of(path)
-    return base, {
-        "target_kind": kind,
-        "filesystem": filesystem,
-        "device_model": device.model if device else None,
-        "logical_block_bytes": device.logical_block_bytes if device else None,
-        "scheduler": device.scheduler if device else None,
-        "rotational": device.rotational if device else None,
-        "poll_queues": device.poll_queues if device else None,
-        "nr_requests": device.nr_requests if device else None,
-        "allow_holes": values["allow_holes"],
-    }
-
-
-def _refuse_uncheckable(values: dict[str, Any], header: TableHeader | None) -> None:
-    """--verify compares a page with its own number and checksum, so both must be in it, and counted from its start."""
-    if header is None:
-        why = "is not a table file, so its pages cannot be checked"
-    elif not header.sealed:
-        why = "holds rows that fill its pages, and the checks of these lie apart from them"
-    elif values["offset"] is not None:
-        why = "numbers its pages from its own first one, not from an --offset"
-    elif values["page_bytes"] != header.page_bytes:
-        why = f"has pages of {header.page_bytes:,} bytes, not --page-size {values['page_bytes']}"
-    else:
-        return
-    raise click.UsageError(f"{values['target']} {why}; leave out --verify")
-
-
 def make_jobs(values: dict[str, Any], shape: Any, layouts: list[Layout], base: int) -> list[DeviceJob]:
     """The runs, in the order they are made: rounds outermost, so that a drifting device spreads over all of them."""
     from pagegram_io.device import DeviceJob, span_pages
@@ -336,7 +273,6 @@ def make_jobs(values: dict[str, Any], shape: Any, layouts: list[Layout], base: i
         base_byte=base,
         span_bytes=values["size"] or 0,
         decode=values["decode"],
-        batch=values["batch"],
         runtime=values["runtime"],
         ramp=values["ramp"],
         limit=values["reads"],
@@ -369,7 +305,8 @@ def make_jobs(values: dict[str, Any], shape: Any, layouts: list[Layout], base: i
         ):
             cached = replace(first, layout=layout, cache_pages=capacity, cache_bytes=cache_bytes)
             kinds.append(replace(cached, warm_tokens=values["warm_tokens"] or 0))
-    return [replace(kind, depth=depth) for _ in range(values["repeat"]) for depth in values["depths"] for kind in kinds]
+    swept = [(depth, batch) for depth in values["depths"] for batch in values["batches"]]
+    return [replace(kind, depth=d, batch=b) for _ in range(values["repeat"]) for d, b in swept for kind in kinds]
 
 
 def measure(
