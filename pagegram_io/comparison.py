@@ -24,7 +24,7 @@ MEASURED_FIELDS = (
 )  # fmt: skip
 
 # What says on which device, and how, a line was measured.
-DEVICE_FIELDS = ("target_kind", "device_model", "engine", "direct")
+DEVICE_FIELDS = ("target_kind", "device_model", "engine", "direct", "wrapped")
 
 
 def compare(records: Iterable[AnyRecord], device_records: Iterable[AnyRecord]) -> list[dict[str, Any]]:

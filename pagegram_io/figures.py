@@ -34,7 +34,7 @@ READS_BODY_IN = 3.4
 DEVICE_BODY_IN = 2.1
 NOTE_BODY_IN = 0.78
 CAPTION_CHARACTERS = 108
-COMMAND_CHARACTERS = 88
+COMMAND_CHARACTERS = 89
 COMMAND_IN = 0.2  # a line of a command; NOTE_BODY_IN has room for two
 
 SHARED_FIELDS = (
@@ -111,16 +111,21 @@ def device_commands(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     one = models[0] if len(models) == 1 else "NAME"
     measure, draw = DEVICE_COMMANDS
     measure = measure.replace(" nvme ", f" nvme --model {one} ")
-    draw = draw.replace(" figure4 ", f" figure4 --model {','.join(models)} ")
+    every = ",".join(models)
+    every = every if len(every) < COMMAND_CHARACTERS - 4 else "NAME,NAME"  # with its indent and backslash
+    draw = draw.replace(" figure4 ", f" figure4 --model {every} ")
     return (*_command_lines(measure), *_command_lines(draw))
 
 
 def _command_lines(command: str) -> list[str]:
     """A command in lines that fit the panel, each but the last with a backslash, so that it can be pasted."""
+    if len(command) <= COMMAND_CHARACTERS:
+        return [command]
+    whole = command.replace(" > ", " >\xa0")  # a file's name stays with its arrow
     lines = textwrap.wrap(
-        command, COMMAND_CHARACTERS - 2, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        whole, COMMAND_CHARACTERS - 2, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
-    return [f"{line} \\" for line in lines[:-1]] + lines[-1:]
+    return [line.replace("\xa0", " ") + " \\" * (line is not lines[-1]) for line in lines]
 
 
 def draw_curves(
@@ -365,7 +370,7 @@ def _describe_device(rows: Sequence[Mapping[str, Any]], curves: Sequence[DeviceC
     parts += [f"tables of {format_count(sizes.pop())} parameters"] if len(sizes) == 1 else []
     text = f"Target {'; '.join(parts)}."
     if any(row.get("wrapped") and row["table_pages"] * row["page_bytes"] > row["span_bytes"] for row in rows):
-        text += f" Tables larger than that are folded into its {format_bytes(row['span_bytes'])}."
+        text += f" Tables that are larger are folded into the target's {format_bytes(row['span_bytes'])}."
     if len(rows) > sum(len(curve.depth) for curve in curves):
         text += " Points are medians of repeats, bars their range."
     if any(limited for curve in curves for limited in curve.cpu_limited):
