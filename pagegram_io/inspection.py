@@ -57,8 +57,10 @@ def _placed_fields(header: TableHeader) -> dict[str, Any]:
     placed = header.model
     if placed is None:
         return {}
-    placement = "files" if placed.files else "aligned" if placed.aligned else "packed"
-    return {"row_format": placed.row_format, "placement": placement, "scales": placed.scales, "repack": placed.repack}
+    layout = placed.layout(header.page_bytes)
+    if layout is None:
+        return {"row_format": placed.row_format, "placement": "files", "scales": placed.scales}
+    return {"row_format": layout.row_format, "placement": layout.placement, "scales": layout.scales}
 
 
 def _repacked_fields(header: TableHeader) -> dict[str, Any]:

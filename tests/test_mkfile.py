@@ -255,4 +255,4 @@ def test_a_model_of_ids_that_no_shipped_stream_has(tmp_path: Path, capsys: pytes
                                                    monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.setitem(deployed.FAMILIES, "toy-engram", engram_family())
     assert run(tmp_path / "a", "--model", "toy-engram") == 0
-    assert "it has 1,000 ids, and the shipped stream more: add --tokens in none" in capsys.readouterr().out
+    assert "it has 1,000 ids, and the shipped stream more: add --tokens of its own (none)" in capsys.readouterr().out

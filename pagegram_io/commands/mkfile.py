@@ -183,7 +183,8 @@ def _print_ids(model: str) -> None:
 
     family = family_of(model)
     if family.stream is None and family.vocabulary < DEFAULT_STREAM_VOCABULARY:
-        print(f"it has {family.vocabulary:,} ids, and the shipped stream more: add --tokens in {family.tokenizer}")
+        whose = f"add --tokens of its own ({family.tokenizer})"
+        print(f"it has {family.vocabulary:,} ids, and the shipped stream more: {whose}")
 
 
 def _placed(model: PlacedModel) -> str:
