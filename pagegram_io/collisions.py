@@ -2,7 +2,9 @@
 
 Loads are over all distinct n-grams of an order. Pairs are counted on a random subset of them, so large that
 about PAIRS_WANTED pairs share head 0: a subset changes how many pairs there are, not what a pair shares.
-Theory: S slots a head make two n-grams of one bucket that share head 0 share each other head with 1/S.
+Theory: S slots a head make two n-grams of one bucket that share head 0 share each other head with 1/S; heads with
+tables of their own share another with 1 over its rows. Of a deployed table, n-grams are what its hash sees
+(deployed/ngrams.py), rows are those that C makes, and each layer is a table of its own.
 """
 
 from __future__ import annotations
@@ -10,27 +12,33 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from pagegram_io import native
-from pagegram_io.layout import Layout
+from pagegram_io.hashes import Hash
+from pagegram_io.layout import Group, Layout
 from pagegram_io.records import CollisionRecord, provenance
 from pagegram_io.tokens import Stream
 
 PAIRS_WANTED = 1_500_000
 NEIGHBOURS_WANTED = 4_000_000
+UNIFORM_SCHEMES = ("pg1", "mulxor")  # theory holds for them: poly and token are sums and ids, not hashes
 
 
 @dataclass(frozen=True)
 class Ngrams:
-    """The distinct n-grams of one order: hashes uint64 [n] in random order, and how often each occurs, int64 [n]."""
+    """The distinct n-grams of one order: hashes uint64 [n] in random order, and how often each occurs, int64 [n].
+
+    Of a deployed table also where each occurs first, int64 [n].
+    """
 
     order: int
     hashes: np.ndarray
     counts: np.ndarray
+    positions: np.ndarray | None = None
 
 
 def distinct_ngrams(stream: Stream, order: int, *, seed: int = 0) -> Ngrams:
@@ -38,6 +46,44 @@ def distinct_ngrams(stream: Stream, order: int, *, seed: int = 0) -> Ngrams:
     hashes, counts = np.unique(native.hash_ngrams(stream, order), return_counts=True)
     shuffled = np.random.default_rng([seed, order]).permutation(len(hashes))
     return Ngrams(order, hashes[shuffled], counts[shuffled])
+
+
+def distinct_seen(stream: Stream, rule: Hash, *, seed: int = 0) -> Ngrams:
+    """The distinct n-grams of a stream as a deployed table's hash sees them."""
+    from pagegram_io.deployed.ngrams import ngram_keys
+
+    keys, positions, counts = np.unique(ngram_keys(rule, stream), return_index=True, return_counts=True)
+    shuffled = np.random.default_rng([seed, rule.order]).permutation(len(keys))
+    return Ngrams(rule.order, keys[shuffled], counts[shuffled], positions[shuffled])
+
+
+def parts_of(layout: Layout) -> list[tuple[int, int | None]]:
+    """The orders of a layout, each once a layer: what is measured apart."""
+    return sorted({(g.order, g.layer) for g in layout.groups}, key=lambda part: (part[0], part[1] or 0))
+
+
+def rule_of(layout: Layout, order: int) -> Hash:
+    """What an order's n-grams see, without the multipliers, in which layers differ. ValueError if columns disagree."""
+    of_order = [c for g in layout.groups if g.order == order for c in g.columns]
+    rules = {replace(layout.hashes[c.bucket_hash], multipliers=()) for c in of_order}
+    if len(rules) > 1:
+        raise ValueError(f"{layout.label}: its columns of order {order} see different n-grams")
+    return rules.pop()
+
+
+def _groups_of(layout: Layout, order: int, layer: int | None) -> list[Group]:
+    return [g for g in layout.groups if g.order == order and (layer is None or g.layer == layer)]
+
+
+def _rows(layout: Layout, groups: list[Group], ngrams: Ngrams, stream: Stream) -> np.ndarray:
+    """Row of each n-gram for each head, numbered from the groups' first, uint64 [n, heads]."""
+    if ngrams.positions is None:
+        if layout.model is not None:
+            raise ValueError(f"{layout.label} sees n-grams by a rule of its own: give those of distinct_seen")
+        return rows_of(layout, ngrams.order, ngrams.hashes)
+    from pagegram_io.deployed.ngrams import rows_at
+
+    return rows_at(layout, groups, stream, ngrams.positions) - np.uint64(min(g.row_base for g in groups))
 
 
 def rows_of(layout: Layout, order: int, hashes: np.ndarray) -> np.ndarray:
@@ -105,16 +151,19 @@ def load_statistics(layout: Layout, ngrams: Ngrams) -> tuple[float, float]:
 
     Both are averages over heads; the foreign share also over lookups.
     """
-    columns = [(g, c) for g in layout.groups if g.order == ngrams.order for c in g.columns]
-    rows = rows_of(layout, ngrams.order, ngrams.hashes)
-    first = min(g.row_base for g, _ in columns)
+    groups = _groups_of(layout, ngrams.order, None)
+    return _loads(layout, groups, rows_of(layout, ngrams.order, ngrams.hashes), ngrams.counts)
+
+
+def _loads(layout: Layout, groups: list[Group], rows: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
+    first = min(g.row_base for g in groups)
     ratios, foreign = [], []
-    lookups = ngrams.counts.sum()
-    for k, (_, column) in enumerate(columns):
+    lookups = counts.sum()
+    for k, column in enumerate(c for g in groups for c in g.columns):
         # Numbered among the head's own rows: its slots in each bucket, one bucket after the other.
         bucket, slot = np.divmod(rows[:, k].astype(np.int64) - (column.row_base - first), column.row_stride)
         own = bucket * column.slot_count + slot
-        row_count = column.modulus * column.slot_count
+        row_count = (column.modulus + layout.hashes[column.bucket_hash].whole) * column.slot_count
         if row_count > 4 * len(own):  # most rows are empty: count only those that are not
             used, own = np.unique(own, return_inverse=True)
             loads = np.bincount(own, minlength=len(used))
@@ -122,20 +171,32 @@ def load_statistics(layout: Layout, ngrams: Ngrams) -> tuple[float, float]:
             loads = np.bincount(own, minlength=row_count)
         mean = len(own) / row_count
         ratios.append(float((loads.astype(np.float64) ** 2).sum() / row_count - mean * mean) / mean)
-        hits = np.bincount(own, weights=ngrams.counts)
-        foreign.append(float((ngrams.counts * (1 - ngrams.counts / hits[own])).sum() / lookups))
+        hits = np.bincount(own, weights=counts)
+        foreign.append(float((counts * (1 - counts / hits[own])).sum() / lookups))
     return float(np.mean(ratios)), float(np.mean(foreign))
 
 
-def theory(layout: Layout, order: int, ngram_count: int) -> tuple[float, float, float]:
-    """Mean other heads shared, share of pairs with any, and distinct neighbours relative to engram (layouts.md)."""
-    heads = layout.heads
+def theory(layout: Layout, order: int, layer: int | None = None) -> tuple[float, float, float] | None:
+    """Mean other heads shared, share of pairs with any, and distinct neighbours relative to engram (layouts.md).
+
+    None where there is none: for rows that no hash chooses.
+    """
+    columns = [c for g in _groups_of(layout, order, layer) for c in g.columns]
+    if not _hashed(layout, order):
+        return None
     if layout.slots is not None:
-        s = layout.slots
+        s, heads = layout.slots, layout.heads
         return (heads - 1) / s, 1 - (1 - 1 / s) ** (heads - 1), s * (1 - (1 - 1 / s) ** heads) / heads
-    primes = [g.columns[0].modulus for g in layout.groups if g.order == order]
-    extra = sum(1 / p for p in primes[1:])
-    return extra, 1 - math.prod(1 - 1 / p for p in primes[1:]), 1.0
+    moduli = [c.modulus for c in columns]
+    return sum(1 / m for m in moduli[1:]), 1 - math.prod(1 - 1 / m for m in moduli[1:]), 1.0
+
+
+def _hashed(layout: Layout, order: int) -> bool:
+    return all(
+        layout.hashes[c.bucket_hash].scheme in UNIFORM_SCHEMES
+        for g in _groups_of(layout, order, None)
+        for c in g.columns
+    )
 
 
 def _sample_size(wanted: int, row_count: float, available: int) -> int:
@@ -143,69 +204,77 @@ def _sample_size(wanted: int, row_count: float, available: int) -> int:
     return min(available, math.ceil(math.sqrt(2 * wanted * row_count)) + 1)
 
 
-def measure(layout: Layout, ngrams: Ngrams, stream: Stream) -> CollisionRecord:
-    """One line of Table 3: a layout, an order."""
+PAIR_FIELDS = (
+    "other_head_share", "other_head_share_theory", "extra_heads", "extra_heads_theory", "extra_heads_sigma",
+    "neighbour_ratio", "neighbour_ratio_theory",
+)  # fmt: skip
+
+
+def _pair_fields(layout: Layout, groups: list[Group], rows: np.ndarray) -> dict[str, Any]:
+    """What pairs of n-grams share, of a random subset of rows [n, heads]; only of tables of several heads."""
+    columns = [c for g in groups for c in g.columns]
+    if len(columns) < 2:
+        return {**dict.fromkeys(PAIR_FIELDS), "pairs": 0, "sampled_ngrams": 0}
+    available, head_rows = len(rows), columns[0].modulus * columns[0].slot_count
+    sampled = _sample_size(PAIRS_WANTED, head_rows, available)
+    pairs, extra, sigma, any_other = pair_statistics(rows[:sampled])
+    expected = theory(layout, groups[0].order, groups[0].layer) or (None, None, None)
+    # Neighbours are sought among n-grams of one bucket, or of one row of some head.
+    bucketed = layout.slots is not None
+    places = columns[0].modulus if bucketed else head_rows
+    near = _sample_size(NEIGHBOURS_WANTED // (1 if bucketed else len(columns)), places, available)
+    found = neighbour_pairs(rows[:near], groups[0].unit_rows)
+    # An engram table of as many rows a head would have near * (near - 1) / 2 pairs in each head's rows.
+    engram_pairs = near * (near - 1) / 2 * sum(1 / (c.modulus * c.slot_count) for c in columns)
+    return {
+        "other_head_share": any_other if pairs else None,
+        "other_head_share_theory": expected[1],
+        "extra_heads": extra if pairs else None,
+        "extra_heads_theory": expected[0],
+        "extra_heads_sigma": sigma if pairs else None,
+        "neighbour_ratio": found / engram_pairs if engram_pairs else None,
+        "neighbour_ratio_theory": expected[2],
+        "pairs": pairs,
+        "sampled_ngrams": sampled,
+    }
+
+
+def measure(layout: Layout, ngrams: Ngrams, stream: Stream, layer: int | None = None) -> CollisionRecord:
+    """One line of Table 3: a layout, an order; of a deployed table that has layers, one of them."""
     started = time.perf_counter()
-    order, heads = ngrams.order, layout.heads
-    group = next(g for g in layout.groups if g.order == order)
-    column = group.columns[0]
-    available = len(ngrams.hashes)
-    variance_to_mean, foreign_share = load_statistics(layout, ngrams)
-    fields: dict[str, Any] = dict.fromkeys(
-        (
-            "other_head_share",
-            "other_head_share_theory",
-            "extra_heads",
-            "extra_heads_theory",
-            "extra_heads_sigma",
-            "neighbour_ratio",
-            "neighbour_ratio_theory",
-        )
-    )
     stamp: dict[str, Any] = dict(provenance())
-    pairs, sampled = 0, 0
-    if heads > 1:
-        head_rows = group.row_count / heads if layout.slots is not None else group.row_count
-        sampled = _sample_size(PAIRS_WANTED, head_rows, available)
-        rows = rows_of(layout, order, ngrams.hashes[:sampled])
-        pairs, extra, sigma, any_other = pair_statistics(rows)
-        extra_theory, any_theory, neighbour_theory = theory(layout, order, available)
-        # Neighbours are sought among n-grams of one bucket, or of one row of some head.
-        places, wanted = (
-            (column.modulus, NEIGHBOURS_WANTED) if layout.slots else (head_rows, NEIGHBOURS_WANTED // heads)
-        )
-        near = _sample_size(wanted, places, available)
-        found = neighbour_pairs(rows_of(layout, order, ngrams.hashes[:near]), group.unit_rows)
-        # An engram table of as many rows a head would have near * (near - 1) / 2 pairs in each head's rows.
-        engram_pairs = heads * near * (near - 1) / 2 / head_rows
-        fields |= {
-            "other_head_share": any_other if pairs else None,
-            "other_head_share_theory": any_theory,
-            "extra_heads": extra if pairs else None,
-            "extra_heads_theory": extra_theory,
-            "extra_heads_sigma": sigma if pairs else None,
-            "neighbour_ratio": found / engram_pairs if engram_pairs else None,
-            "neighbour_ratio_theory": neighbour_theory,
-        }
+    groups = _groups_of(layout, ngrams.order, layer)
+    rows = _rows(layout, groups, ngrams, stream)
+    variance_to_mean, foreign_share = _loads(layout, groups, rows, ngrams.counts)
     return CollisionRecord(
         **stamp,
-        **fields,
+        **_pair_fields(layout, groups, rows),
         layout=layout.name,
         slots=layout.slots,
         table_params=layout.table_params,
         table_params_actual=layout.table_params_actual,
-        order=order,
-        heads=heads,
+        order=ngrams.order,
+        layer=layer,
+        model=layout.model,
+        tokenizer_stand_in=_stand_in(layout, stream),
+        heads=sum(len(g.columns) for g in groups),
         row_width=layout.row_width,
         stream=stream.name,
         stream_sha256=stream.sha256,
         tokens=len(stream.ids),
-        distinct_ngrams=available,
-        sampled_ngrams=sampled,
-        rows=sum(g.row_count for g in layout.groups if g.order == order),
+        distinct_ngrams=len(rows),
+        rows=sum(g.row_count for g in groups),
         variance_to_mean=variance_to_mean,
+        variance_to_mean_theory=1.0 if _hashed(layout, ngrams.order) else None,
         foreign_share=foreign_share,
-        pairs=pairs,
         seed=layout.seed,
         seconds=time.perf_counter() - started,
     )
+
+
+def _stand_in(layout: Layout, stream: Stream) -> str | None:
+    if layout.model is None:
+        return None
+    from pagegram_io.deployed import stand_in
+
+    return stand_in(layout.model, stream.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pagegram_io.record_files import to_dict
@@ -11,6 +11,8 @@ from pagegram_io.records import AnyRecord
 
 # What simulation and device records must agree on before they stand in one line.
 SHARED_FIELDS = ("stream_sha256", "seed", "page_bytes", "row_format")
+
+PLACED_BY = "placement (--packed; of a model --scales, --repack, --aligned, --files)"
 
 # A record with one of these is of a part of the lookups, or of the table.
 PART_FIELDS = ("order", "column", "layer", "rank")
@@ -22,7 +24,7 @@ MEASURED_FIELDS = (
 )  # fmt: skip
 
 # What says on which device, and how, a line was measured.
-DEVICE_FIELDS = ("target_kind", "device_model", "engine", "direct")
+DEVICE_FIELDS = ("target_kind", "device_model", "engine", "direct", "wrapped")
 
 
 def compare(records: Iterable[AnyRecord], device_records: Iterable[AnyRecord]) -> list[dict[str, Any]]:
@@ -49,12 +51,9 @@ def compare(records: Iterable[AnyRecord], device_records: Iterable[AnyRecord]) -
     for key, repeats in groups.items():
         *layout, cache_pages, target, depth = key
         twin = by_cache.get((*layout, cache_pages))
+        check_placement(repeats)
         if twin is not None:
-            for name in SHARED_FIELDS:
-                if twin.get(name) != repeats[0].get(name):
-                    raise ValueError(
-                        f"{name} is {twin.get(name)!r} in the simulation and {repeats[0].get(name)!r} on the device"
-                    )
+            _refuse_other_twin(twin, repeats[0])
         lines.append(
             {
                 "layout": layout[0],
@@ -77,6 +76,32 @@ def compare(records: Iterable[AnyRecord], device_records: Iterable[AnyRecord]) -
         lines,
         key=lambda x: (x["target"], x["table_params"] or 0, x["cache_bytes"], x["depth"], x["layout"], x["slots"] or 0),
     )
+
+
+def check_placement(rows: Sequence[Mapping[str, Any]]) -> None:
+    """ValueError where device records of one layout are of a table placed in several ways."""
+    told = [row for row in rows if row.get("table_pages") is not None]
+    other = next((row for row in told if row["table_pages"] != told[0]["table_pages"]), None)
+    if other is not None:
+        raise ValueError(
+            f"device records of {told[0]['layout']} with {told[0]['table_pages']:,} and {other['table_pages']:,} pages "
+            f"are of tables placed in two ways: give those of one {PLACED_BY}"
+        )
+
+
+def _refuse_other_twin(twin: Mapping[str, Any], row: Mapping[str, Any]) -> None:
+    """ValueError where the simulation of a layout is not of what was measured of it."""
+    for name in SHARED_FIELDS:
+        if twin.get(name) != row.get(name):
+            cure = ": give both the same --tokens and --limit" if name == "stream_sha256" else ""
+            raise ValueError(
+                f"{name} is {twin.get(name)!r} in the simulation and {row.get(name)!r} on the device{cure}"
+            )
+    if row.get("table_pages") not in (None, twin["pages"]):
+        raise ValueError(
+            f"{row['layout']} has {twin['pages']:,} pages in the simulation and {row['table_pages']:,} on the device: "
+            f"its table is placed in two ways; give both the same {PLACED_BY}"
+        )
 
 
 def of_whole_lookups(row: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@ This file turns records into curves and captions; panels.py draws them.
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 import textwrap
@@ -14,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from pagegram_io import panels, styles
-from pagegram_io.comparison import of_whole_lookups
+from pagegram_io.assumptions import assumption_sentences
+from pagegram_io.comparison import check_placement, of_whole_lookups
+from pagegram_io.layout import LAYOUT_NAMES
 from pagegram_io.panels import Curve, DeviceCurve
 from pagegram_io.record_files import to_dict
 from pagegram_io.records import AnyRecord
@@ -31,13 +34,19 @@ READS_BODY_IN = 3.4
 DEVICE_BODY_IN = 2.1
 NOTE_BODY_IN = 0.78
 CAPTION_CHARACTERS = 108
+COMMAND_CHARACTERS = 89
+COMMAND_IN = 0.2  # a line of a command; NOTE_BODY_IN has room for two
 
 SHARED_FIELDS = (
     "stream_sha256", "tokens", "documents", "warm_tokens", "state", "seed", "page_bytes", "row_format", "placement",
     "base_byte", "policy", "cache_unit", "interleave", "window", "draft", "pollution_bytes",
 )  # fmt: skip
 UNSTATED_FIELDS = ("seed", "row_format", "placement")  # a page array of one's own has none of these
-CURVE_FIELDS = ("table_params_actual", "row_bytes", "pages", "file_bytes", "heads", "row_width", "dim", "orders")
+STORED_FIELDS = ("row_format", "placement", "base_byte")  # a deployed table has its own
+CURVE_FIELDS = (
+    "table_params_actual", "row_bytes", "pages", "file_bytes", "heads", "row_width", "dim", "orders", "model", "scales",
+    "resident_bytes", "assumed", "tokenizer_stand_in", *STORED_FIELDS,
+)  # fmt: skip
 DEVICE_SHARED_FIELDS = (
     "target", "engine", "direct", "mode", "jobs", "stream_sha256", "seed", "page_bytes", "row_format",
 )  # fmt: skip
@@ -70,7 +79,9 @@ def draw_figure4(
     if device_rows:
         height_in = device_top_in + DEVICE_BODY_IN + AXIS_IN + LINE_IN * len(device_caption) + 0.1
     else:
-        height_in = device_top_in + NOTE_BODY_IN + 0.1
+        commands = device_commands(rows)
+        note_body_in = NOTE_BODY_IN + COMMAND_IN * (len(commands) - len(DEVICE_COMMANDS))
+        height_in = device_top_in + note_body_in + 0.1
     heading = "(b)  Lookups per second, by reads in flight"
     with styles.own_style():
         figure = styles.new_figure(height_in)
@@ -85,11 +96,36 @@ def draw_figure4(
             )  # fmt: skip
         else:
             panels.draw_note_panel(
-                figure, top_in=device_top_in, body_in=NOTE_BODY_IN, heading=heading,
+                figure, top_in=device_top_in, body_in=note_body_in, heading=heading,
                 note="Not measured: there are no device records. To measure, and to draw what was measured:",
-                commands=DEVICE_COMMANDS,
+                commands=commands,
             )  # fmt: skip
         styles.save_figure(figure, target, force=force)
+
+
+def device_commands(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """What measures the tables that were simulated, and draws them again, in lines that fit."""
+    models = list(dict.fromkeys(row["model"] for row in rows if row.get("model") is not None))
+    if not models:
+        return DEVICE_COMMANDS
+    one = models[0] if len(models) == 1 else "NAME"
+    measure, draw = DEVICE_COMMANDS
+    measure = measure.replace(" nvme ", f" nvme --model {one} ")
+    every = ",".join(models)
+    every = every if len(every) < COMMAND_CHARACTERS - 4 else "NAME,NAME"  # with its indent and backslash
+    draw = draw.replace(" figure4 ", f" figure4 --model {every} ")
+    return (*_command_lines(measure), *_command_lines(draw))
+
+
+def _command_lines(command: str) -> list[str]:
+    """A command in lines that fit the panel, each but the last with a backslash, so that it can be pasted."""
+    if len(command) <= COMMAND_CHARACTERS:
+        return [command]
+    whole = command.replace(" > ", " >\xa0")  # a file's name stays with its arrow
+    lines = textwrap.wrap(
+        whole, COMMAND_CHARACTERS - 2, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    return [line.replace("\xa0", " ") + " \\" * (line is not lines[-1]) for line in lines]
 
 
 def draw_curves(
@@ -159,11 +195,24 @@ def read_curves(records: Iterable[AnyRecord]) -> tuple[list[dict[str, Any]], lis
     rows = [row for row in rows if of_whole_lookups(row)]
     if not rows:
         raise ValueError("every record is of an order, column, layer or rank: a figure needs records of whole lookups")
-    _refuse_mix(rows, SHARED_FIELDS)
+    deployed = [row for row in rows if row.get("model") is not None]
+    _refuse_mix(rows, [name for name in SHARED_FIELDS if len(deployed) < len(rows) or name not in STORED_FIELDS])
+    _refuse_other_counts(deployed, [row for row in rows if row.get("model") is None])
     groups: dict[CurveKey, list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["layout"], row["slots"], row["table_params"]), []).append(row)
     return rows, [_read_curve(key, groups[key]) for key in sorted(groups, key=styles.curve_order)]
+
+
+def _refuse_other_counts(deployed: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) -> None:
+    """A deployed table beside layouts of ours is a comparison only at equal parameters: it has no other size."""
+    named = [sorted({(row["layout"], row["table_params"]) for row in rows}, key=str) for rows in (deployed, ours)]
+    for (model, of_model), (name, of_ours) in itertools.product(*named):
+        if None not in (of_model, of_ours) and of_model != of_ours:
+            raise ValueError(
+                f"{model} has {of_model:,} parameters and {name} {of_ours:,}: a deployed table and our layouts are "
+                "compared at equal parameters only; draw each alone"
+            )
 
 
 def _read_curve(key: CurveKey, rows: Sequence[Mapping[str, Any]]) -> Curve:
@@ -195,7 +244,8 @@ def _read_device_curves(records: Iterable[AnyRecord]) -> tuple[list[dict[str, An
     rows = [row for row in rows if not without_lookups(row)]
     if not rows:
         raise ValueError("no device record has a lookup (lookups_per_second is 0): measure with a longer --runtime")
-    _refuse_mix(rows, DEVICE_SHARED_FIELDS)
+    deployed = all(row["layout"] not in LAYOUT_NAMES for row in rows)
+    _refuse_mix(rows, [name for name in DEVICE_SHARED_FIELDS if not deployed or name not in STORED_FIELDS])
     if rows[0].get("mode", "throughput") != "throughput":
         raise ValueError(f"device records of mode {rows[0]['mode']!r} have no place here: it takes 'throughput' only")
     variant = _device_variant(rows)
@@ -224,6 +274,9 @@ def _cache_name(cache_bytes: int) -> str:
 
 
 def _read_device_curve(key: CurveKey, by_depth: Mapping[int, Sequence[Mapping[str, Any]]]) -> DeviceCurve:
+    every = [row for rows in by_depth.values() for row in rows]
+    _refuse_mix(every, ("row_format",))
+    check_placement(every)
     depths = sorted(by_depth)
     rates = [[float(row["lookups_per_second"]) for row in by_depth[depth]] for depth in depths]
     return DeviceCurve(
@@ -255,24 +308,51 @@ def _refuse_mix(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> None
 def describe_reads(rows: Sequence[Mapping[str, Any]], curves: Sequence[Curve]) -> str:
     """Say all that a reader needs to compare the panel with another one."""
     row = rows[0]
-    stated = {name: next((r[name] for r in rows if r[name] is not None), None) for name in UNSTATED_FIELDS}
     start = "cold" if row["state"] == "cold" else f"warmed by {row['warm_tokens']:,} tokens that are not counted"
     sizes = {curve.key[2] for curve in curves if curve.key[2] is not None}
     parts = [f"tables of {format_count(sizes.pop())} parameters"] if len(sizes) == 1 else []
-    parts += [f"{stated['row_format'].upper()} rows"] if stated["row_format"] else []
-    parts += [f"{stated['placement']} in pages of {row['page_bytes']:,} bytes" if stated["placement"] else
-              f"pages of {row['page_bytes']:,} bytes"]  # fmt: skip
-    parts += [f"seed {stated['seed']}"] if stated["seed"] is not None else []
+    parts += _describe_storage(rows)
     text = (
         f"Stream {_file_name(row['stream'])} (SHA-256 {row['stream_sha256'][:12]}…), {row['tokens']:,} tokens in "
         f"{row['documents']:,} documents. {row['policy'].upper()} cache of {row['cache_unit']}s, {start}; "
         f"{', '.join(parts)}."
     )
+    text += "".join(f" {sentences}" for sentences in describe_models(rows))
     if any(curve.x for curve in curves):
         text += " No curve goes beyond the size of its table."
     if any(curve.faint_from < len(curve.x) for curve in curves):
         text += f" Faint: more than {FIRST_READS_SHARE:.0%} of the reads are first reads of a page."
     return text
+
+
+def describe_models(records: Iterable[AnyRecord]) -> list[str]:
+    """What each deployed table takes for granted, with its name and its rows where others are there too."""
+    rows = [to_dict(record) for record in records]
+    models = {row["layout"]: row for row in rows if row.get("model") is not None}
+    several, stored = len({row["layout"] for row in rows}) > 1, _several_storages(rows)
+    named: dict[str, list[str]] = {}
+    for name, row in sorted(models.items()):
+        rows_are = f"{row['row_format'].upper()} rows, {row['placement']}. " if stored else ""
+        named.setdefault(rows_are + assumption_sentences(row), []).append(name)
+    return [(f"{', '.join(names)}: " if several else "") + text for text, names in named.items()]
+
+
+def _several_storages(rows: Sequence[Mapping[str, Any]]) -> bool:
+    return len({tuple(row[name] for name in STORED_FIELDS) for row in rows if row.get("model") is not None}) > 1
+
+
+def _describe_storage(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How rows are stored, where all that have rows store them alike; a seed is of our hashes."""
+    if _several_storages(rows):
+        return [f"pages of {rows[0]['page_bytes']:,} bytes"]
+    stated = {name: next((r[name] for r in rows if r[name] is not None), None) for name in UNSTATED_FIELDS}
+    pages = f"pages of {rows[0]['page_bytes']:,} bytes"
+    ours = any(row.get("model") is None for row in rows)
+    return [
+        *([f"{stated['row_format'].upper()} rows"] if stated["row_format"] else []),
+        f"{stated['placement']} in {pages}" if stated["placement"] else pages,
+        *([f"seed {stated['seed']}"] if stated["seed"] is not None and ours else []),
+    ]
 
 
 def _describe_device(rows: Sequence[Mapping[str, Any]], curves: Sequence[DeviceCurve]) -> str:
@@ -289,6 +369,8 @@ def _describe_device(rows: Sequence[Mapping[str, Any]], curves: Sequence[DeviceC
     sizes = {row["table_params"] for row in rows if row.get("table_params") is not None}
     parts += [f"tables of {format_count(sizes.pop())} parameters"] if len(sizes) == 1 else []
     text = f"Target {'; '.join(parts)}."
+    if any(row.get("wrapped") and row["table_pages"] * row["page_bytes"] > row["span_bytes"] for row in rows):
+        text += f" Tables that are larger are folded into the target's {format_bytes(row['span_bytes'])}."
     if len(rows) > sum(len(curve.depth) for curve in curves):
         text += " Points are medians of repeats, bars their range."
     if any(limited for curve in curves for limited in curve.cpu_limited):

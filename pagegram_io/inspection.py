@@ -33,13 +33,13 @@ def table_record(path: str | os.PathLike[str], header: TableHeader) -> dict[str,
         "data_byte": header.data_byte,
         "page_bytes": header.page_bytes,
         "pages": header.page_count,
-        "model": header.repacked.model if header.repacked else None,
+        "model": next((of.model for of in (header.repacked, header.model) if of is not None), None),
         "weights_sha256": header.weights_sha256,
     }
     if header.repacked is not None:
         return record | dict.fromkeys(LAYOUT_FIELDS) | _repacked_fields(header)
     if layout is None:
-        return record | dict.fromkeys(LAYOUT_FIELDS)
+        return record | dict.fromkeys(LAYOUT_FIELDS) | _placed_fields(header)
     region = layout.regions[0]
     rows_bytes = layout.row_count * layout.row_bytes
     values = (
@@ -50,6 +50,17 @@ def table_record(path: str | os.PathLike[str], header: TableHeader) -> dict[str,
         1 - rows_bytes / layout.file_bytes, straddle_probability(region, layout.page_bytes), expected_reads(layout),
     )  # fmt: skip
     return record | dict(zip(LAYOUT_FIELDS, values, strict=True))
+
+
+def _placed_fields(header: TableHeader) -> dict[str, Any]:
+    """Of a pattern as large as a deployed table."""
+    placed = header.model
+    if placed is None:
+        return {}
+    layout = placed.layout(header.page_bytes)
+    if layout is None:
+        return {"row_format": placed.row_format, "placement": "files", "scales": placed.scales}
+    return {"row_format": layout.row_format, "placement": layout.placement, "scales": layout.scales}
 
 
 def _repacked_fields(header: TableHeader) -> dict[str, Any]:

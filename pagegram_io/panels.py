@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 LABEL_GAP_PT = 22.0  # between the last end of a curve and the column of labels
 BOX = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6}  # behind text that lies on curves
+ABOVE_ONE = 2.0  # reads a token; a panel whose curves all stay above needs little room below 1
 MANY_POINTS = 24  # from here on a curve is a curve, not a few measured points
 
 
@@ -57,7 +58,8 @@ def draw_reads_panel(
     """Reads per token (linear below 1, log above) against cache bytes (log, with a "none" stop)."""
     axes = new_axes(figure, top_in, body_in, label_width_in(figure, [curve.key for curve in curves], styles))
     start, stop = _set_cache_axis(axes, curves, marked_bytes)
-    _set_reads_axis(axes, max(y for curve in curves for y in (*curve.y, curve.uncached or 0.0)))
+    reads = [y for curve in curves for y in (*curve.y, *([] if curve.uncached is None else [curve.uncached]))]
+    _set_reads_axis(axes, min(reads), max(reads))
     for curve in curves:
         _draw_curve(axes, curve, styles.line(curve.key), start, stop)
     for mark in marked_bytes:
@@ -199,14 +201,16 @@ def _break_axis(axes: Axes, middle_log2: float, half_log2: float) -> None:
     )  # fmt: skip
 
 
-def _set_reads_axis(axes: Axes, most: float) -> None:
+def _set_reads_axis(axes: Axes, least: float, most: float) -> None:
+    """The part below 1 is small where no curve comes there."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     high = max(1.05, 1.12 * most)
-    axes.set_yscale("symlog", base=2, linthresh=1.0, linscale=2.5)
+    axes.set_yscale("symlog", base=2, linthresh=1.0, linscale=2.5 if least < ABOVE_ONE else 0.6)
     axes.set_ylim(0, high)
     above = itertools.takewhile(lambda value: value <= high, (2.0**power for power in range(1, 64)))
-    ticks = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0, *above]
+    below = [0.2, 0.4, 0.6, 0.8] if least < ABOVE_ONE else []
+    ticks = [0.0, *below, 1.0, *above]
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_locator(FixedLocator(ticks))
     axes.yaxis.set_major_formatter(FixedFormatter([f"{tick:g}" for tick in ticks]))

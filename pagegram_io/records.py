@@ -117,6 +117,9 @@ class CollisionRecord:
     table_params: int
     table_params_actual: int
     order: int
+    layer: int | None = None  # of a deployed table, each a table of its own; then n-grams are what its hash sees
+    model: str | None = None
+    tokenizer_stand_in: str | None = None
     heads: int
     row_width: int
     stream: str
@@ -126,6 +129,7 @@ class CollisionRecord:
     sampled_ngrams: int
     rows: int
     variance_to_mean: float | None
+    variance_to_mean_theory: float | None = None
     foreign_share: float | None
     pairs: int
     other_head_share: float | None

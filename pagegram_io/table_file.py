@@ -13,7 +13,7 @@ import re
 import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -23,6 +23,7 @@ from pagegram_io.errors import FormatError
 from pagegram_io.layout import LAYOUT_NAMES, Layout, Shape, build
 from pagegram_io.native_reader import aligned_bytes, fill_pages
 from pagegram_io.output import new_path, refuse_folder
+from pagegram_io.placed_model import PlacedModel, placed_model_from_json
 from pagegram_io.repacked import Repacked, repacked_from_json
 from pagegram_io.sizes import SIZE_LIMIT, format_bytes
 from pagegram_io.strict_json import is_whole, parse_json, shown
@@ -63,6 +64,7 @@ class TableHeader:
     sealed: bool
     repacked: Repacked | None = None
     weights_sha256: str | None = None  # of the model.safetensors whose table was packed
+    model: PlacedModel | None = None  # the deployed table that a pattern is as large as
 
     @property
     def checks_byte(self) -> int | None:
@@ -140,6 +142,8 @@ def encode_header(header: TableHeader) -> bytes:
         metadata["seed"] = str(header.seed)
     if header.layout is not None:
         metadata["layout"] = layout_to_json(header.layout)
+    if header.model is not None:
+        metadata["model"] = header.model.to_json()
     if header.repacked is not None:
         metadata["repacked"] = header.repacked.to_json()
     if header.weights_sha256 is not None:
@@ -240,7 +244,10 @@ def _from_tensors(fields: dict[str, Any], metadata: dict[str, str], data_byte: i
     weights = metadata.get("weights_sha256")
     if weights is not None and not re.fullmatch(r"[0-9a-f]{64}", weights):
         raise ValueError(f"its weights_sha256 is {shown(weights)}, not 64 hexadecimal digits")
-    return TableHeader(layout, page_bytes, page_count, data_byte, content, seed, sealed, repacked, weights)
+    if "model" in metadata and (content != "pattern" or layout is not None):
+        raise ValueError("a pattern alone is for a model's table, and then it has no layout of ours")
+    model = placed_model_from_json(metadata["model"], page_bytes, page_count) if "model" in metadata else None
+    return TableHeader(layout, page_bytes, page_count, data_byte, content, seed, sealed, repacked, weights, model)
 
 
 def _shape_of(tensor: Any, name: str, dtype: str, dimensions: int) -> list[int]:
@@ -261,8 +268,10 @@ def _check_offsets(tensor: dict[str, Any], name: str, begin: int, end: int) -> N
         raise ValueError(f"its tensor {name} lies at {shown(offsets)}, not at [{begin}, {end}]")
 
 
-def pattern_header(table: Layout | int, *, page_bytes: int = BLOCK_BYTES, seed: int = 0) -> TableHeader:
-    """The header of a pattern file for a layout (whose page_bytes count), or of so many pages. ValueError."""
+def pattern_header(
+    table: Layout | int, *, page_bytes: int = BLOCK_BYTES, seed: int = 0, model: PlacedModel | None = None
+) -> TableHeader:
+    """The header of a pattern for a layout (whose page_bytes count), or of so many pages, as a model's. ValueError."""
     layout = table if isinstance(table, Layout) else None
     page_count = table.page_count if isinstance(table, Layout) else table
     page_bytes = layout.page_bytes if layout else page_bytes
@@ -272,8 +281,8 @@ def pattern_header(table: Layout | int, *, page_bytes: int = BLOCK_BYTES, seed: 
         raise ValueError(f"{page_count} pages of {page_bytes} bytes: a table file has at least 1, and below 2^62 bytes")
     if not 0 <= seed < 2**64:
         raise ValueError(f"seed {seed} is not in 0 to 2^64-1")
-    blank = TableHeader(layout, page_bytes, page_count, 0, "pattern", seed, sealed=True)
-    return TableHeader(layout, page_bytes, page_count, len(encode_header(blank)), "pattern", seed, sealed=True)
+    blank = TableHeader(layout, page_bytes, page_count, 0, "pattern", seed, sealed=True, model=model)
+    return replace(blank, data_byte=len(encode_header(blank)))
 
 
 def pages_in(file_bytes: int, page_bytes: int) -> int:
@@ -290,6 +299,7 @@ def write_pattern_file(
     *,
     page_bytes: int = BLOCK_BYTES,
     seed: int = 0,
+    model: PlacedModel | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> TableHeader:
     """Write a dense file of seeded, incompressible, sealed pages: a layout's, or so many. Never replaces anything.
@@ -297,7 +307,7 @@ def write_pattern_file(
     ``progress`` is told the bytes of each batch. The same arguments make the same bytes. OSError (ENOSPC, before
     anything is written, where the disk is too small); whatever fails or interrupts, no file is left.
     """
-    header = pattern_header(table, page_bytes=page_bytes, seed=seed)
+    header = pattern_header(table, page_bytes=page_bytes, seed=seed, model=model)
     name = os.fspath(path)
     refuse_target(name)
     check_space(name, header.file_bytes)
@@ -332,11 +342,16 @@ def refuse_target(name: str) -> None:
 
 def check_space(name: str, file_bytes: int) -> None:
     """OSError ENOSPC, with both numbers, where the disk of a new file has not that much free."""
-    status = os.statvfs(os.path.dirname(os.path.realpath(name)))
-    free_bytes = status.f_bavail * status.f_frsize
+    free_bytes = free_space(name)
     if free_bytes < file_bytes:
         text = f"needs {format_bytes(file_bytes)} and the disk has {format_bytes(free_bytes)} free; choose another disk"
         raise OSError(errno.ENOSPC, text, name)
+
+
+def free_space(name: str) -> int:
+    """Bytes that the disk of a new file has free."""
+    status = os.statvfs(os.path.dirname(os.path.realpath(name)))
+    return status.f_bavail * status.f_frsize
 
 
 def _write_pages(descriptor: int, header: TableHeader, seed: int, progress: Callable[[int], None]) -> None:

@@ -130,7 +130,7 @@ def test_c10_engram_shares_almost_nothing_else(ngrams: dict[int, Ngrams]) -> Non
         rows = collisions.rows_of(layout, order, sample(layout, order, ngrams[order].hashes))
         pairs, extra, _, any_other = collisions.pair_statistics(rows)
         assert pairs >= 1_000_000
-        wanted, share, ratio = collisions.theory(layout, order, 0)
+        wanted, share, ratio = collisions.theory(layout, order)
         assert wanted == pytest.approx(3.6e-5, rel=0.01)
         assert share == pytest.approx(wanted, rel=1e-3)
         assert ratio == 1
@@ -142,7 +142,7 @@ def test_c10_theory_is_that_of_the_table() -> None:
     table = {1: (7, 1, 0.125), 4: (1.75, 0.8665, 0.4499), 8: (0.875, 0.6073, 0.6564),
              15: (0.4667, 0.3830, 0.7953), 60: (0.1167, 0.1110, 0.9436)}  # fmt: skip
     for slots, wanted in table.items():
-        assert collisions.theory(layout_of(slots), 2, 10**6) == pytest.approx(wanted, abs=5e-5)
+        assert collisions.theory(layout_of(slots), 2) == pytest.approx(wanted, abs=5e-5)
 
 
 # ---- by hand: pairs and rows ---------------------------------------------------------------------

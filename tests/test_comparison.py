@@ -78,3 +78,14 @@ def test_a_device_record_without_its_numbers_is_refused() -> None:
 def test_records_of_different_streams_are_refused() -> None:
     with pytest.raises(ValueError, match="stream_sha256"):
         compare([simulated("flat", 256, 0.5)], [device("flat", 256, 900.0, stream_sha256="cd")])
+
+
+def test_one_table_placed_in_two_ways_is_refused() -> None:
+    pages = simulated("flat", 256, 0.5)["pages"]
+    assert compare([simulated("flat", 256, 0.5)], [device("flat", 256, 9.0, table_pages=pages)])
+    with pytest.raises(ValueError, match=r"the simulation and 9 on the device: its table is placed in two ways"):
+        compare([simulated("flat", 256, 0.5)], [device("flat", 256, 9.0, table_pages=9)])
+    with pytest.raises(ValueError, match="with 9 and 8 pages are of tables placed in two ways"):
+        compare([], [device("flat", 256, 9.0, table_pages=9), device("flat", 256, 9.0, table_pages=8)])
+    with pytest.raises(ValueError, match="give both the same --tokens and --limit"):
+        compare([simulated("flat", 256, 0.5)], [device("flat", 256, 9.0, stream_sha256="cd")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import subprocess
@@ -151,9 +152,13 @@ def test_another_process_and_style_draw_the_same_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_labels_do_not_overlap_and_stay_on_the_page(tmp_path: Path, drawn: list[Any], name: str) -> None:
+    check_labels(tmp_path, drawn, CASES[name], DEVICE)
+
+
+def check_labels(tmp_path: Path, drawn: list[Any], records: list[Any], device_records: list[Any]) -> None:
     from matplotlib.text import Text
 
-    draw_figure4(CASES[name], tmp_path / "figure.png", device_records=DEVICE, title="Title")
+    draw_figure4(records, tmp_path / "figure.png", device_records=device_records, title="Title")
     (figure,) = drawn
     assert figure.get_figwidth() == 7.0
     page = figure.bbox.padded(1)
@@ -313,3 +318,122 @@ def test_spread_keeps_order_and_gap(wanted: list[float]) -> None:
     assert all(-1e-9 <= place <= 100 + 1e-9 for place in places)
     if all(right - left >= 12 for left, right in zip(wanted, wanted[1:], strict=False)):
         assert places == pytest.approx(wanted)
+
+
+# ---- deployed tables -------------------------------------------------------------------------------
+
+
+def of_model(name: str, params: int, cache_pages: int, **changes: Any) -> SimulationRecord:
+    """A record of a deployed table; pages and reads of no table there is."""
+    told = {
+        "layout": name, "model": name, "placement": "packed", "row_format": "fp8", "scales": "resident",
+        "resident_bytes": 6 * 10**9, "assumed": "each tensor on a page boundary; scales resident",
+    }  # fmt: skip
+    return dataclasses.replace(simulation(("engram", None), params, cache_pages), **{**told, **changes})
+
+
+def model_curve(name: str, params: int, **changes: Any) -> list[SimulationRecord]:
+    return [of_model(name, params, pages, **changes) for pages in (0, *(4**step for step in range(2, 13)))]
+
+
+DEPLOYED = {
+    "one": model_curve("deepseek-v4.1-flash", 196_600_000_000),
+    "two": model_curve("deepseek-v4.1-flash", 196_600_000_000)
+    + model_curve("longcat-flash-lite-no-stop", 31_400_000_000, row_format="bf16", resident_bytes=0, scales=None,
+                  assumed="each tensor on a page boundary", tokenizer_stand_in="multilingual-20m"),
+    "many": [r for i, n in enumerate("abcdef") for r in model_curve(f"a-model-of-a-long-name-{n}", (i + 1) * 10**10)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEPLOYED)
+@pytest.mark.parametrize("measured", [False, True])
+def test_labels_of_deployed_tables_stay_on_the_page(
+    tmp_path: Path, drawn: list[Any], name: str, measured: bool
+) -> None:
+    models = {r.layout: r.table_params for r in DEPLOYED[name]}
+    rows = [device(m, None, depth, 100.0 * depth, table_params=n) for m, n in models.items() for depth in (1, 4, 64)]
+    check_labels(tmp_path, drawn, DEPLOYED[name], rows if measured else [])
+
+
+def test_what_a_deployed_table_takes_for_granted_is_written_on_it(tmp_path: Path) -> None:
+    path = tmp_path / "figure.svg"
+
+    def caption(records: list[SimulationRecord]) -> str:
+        draw_figure4(records, path, force=True)
+        return " ".join(ElementTree.parse(path).getroot().itertext()).replace("\n", " ")
+
+    text = " ".join(caption(DEPLOYED["one"]).split())
+    assert "FP8 rows, packed in pages of 4,096 bytes. Assumed, without the checkpoint's headers: each tensor on" in text
+    assert "scales resident (5.588 GiB of RAM)." in text
+    assert "seed" not in text and "stands in" not in text
+    assert "nvme --model deepseek-v4.1-flash --depth 1,2,4,8,16,32,64,128,256" in text
+    text = " ".join(caption(DEPLOYED["two"]).split())
+    assert "longcat-flash-lite-no-stop: BF16 rows, packed. Assumed, without" in text
+    assert "deepseek-v4.1-flash: FP8 rows, packed. Assumed" in text
+    assert "multilingual-20m stands in for the model's own ids: an estimate." in text
+    assert "figure4 --model deepseek-v4.1-flash,longcat-flash-lite-no-stop" in text
+    placed = [to_dict(r) | {"placement": "files", "assumed": None} for r in DEPLOYED["one"]]
+    assert "Placed where the checkpoint's headers say (5.588 GiB of RAM)." in " ".join(caption(placed).split())
+
+
+def test_long_commands_can_be_pasted_line_by_line() -> None:
+    for records in DEPLOYED.values():
+        rows = [to_dict(r) for r in records]
+        lines = figures.device_commands(rows)
+        assert all(len(line) <= figures.COMMAND_CHARACTERS for line in lines)
+        words = "\n".join(lines).replace("\\\n", "").split("\n")
+        one = rows[0]["model"] if len({r["model"] for r in rows}) == 1 else "NAME"
+        measure, draw = (" ".join(line.split()) for line in words)
+        assert measure == DEVICE_COMMANDS[0].replace(" nvme ", f" nvme --model {one} ")
+        assert draw.startswith("pagegram-io figure4 --model ") and draw.endswith(" --device-records device.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (model_curve("qwen3.8-flash-next", 51_200_000_000, stream_sha256="77" * 32), "stream_sha256"),
+        (model_curve("deepseek-v4.1-flash", 196_600_000_000, scales="read", resident_bytes=0), "scales"),
+        (model_curve("deepseek-v4.1-flash", 196_600_000_000, assumed="packed in a file of its own"), "assumed"),
+        (model_curve("deepseek-v4.1-flash", 196_600_000_000, row_format="q4_k"), "row_format"),
+        (model_curve("deepseek-v4.1-flash", 196_600_000_000, placement="files"), "placement"),
+        (model_curve("deepseek-v4.1-flash", 196_600_000_000, tokenizer_stand_in="multilingual-20m"), "stand_in"),
+        (curve_records(SIZES[-1]), "row_format"),
+        ([simulation(("flat", None), SIZES[-1], 9, row_format="fp8", placement="packed")], "equal parameters only"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_deployed_tables_that_cannot_be_compared_are_refused(tmp_path: Path, other: list[Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        draw_figure4([*DEPLOYED["one"], *other], tmp_path / "figure.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_deployed_table_stands_beside_ours_of_as_many_parameters(tmp_path: Path) -> None:
+    ours = [simulation(("pagegram", 4), 196_600_000_000, n, row_format="fp8", placement="packed") for n in (9, 99)]
+    draw_figure4([*DEPLOYED["one"], *ours], tmp_path / "figure.svg")
+    assert "seed 0" in (tmp_path / "figure.svg").read_text(encoding="utf-8")
+
+
+def test_one_device_curve_of_two_placements_is_refused_and_folded_tables_are_named(tmp_path: Path) -> None:
+    rows = [device("deepseek-v4.1-flash", None, depth, 9.0, row_format="fp8", table_pages=90, page_bytes=4096,
+                   span_bytes=4096 * 90, wrapped=True) for depth in (1, 4)]  # fmt: skip
+    path = tmp_path / "figure.svg"
+    draw_figure4(DEPLOYED["one"], path, device_records=rows)
+    assert "folded" not in path.read_text(encoding="utf-8")
+    folded = [row | {"span_bytes": 4096 * 64} for row in rows]
+    draw_figure4(DEPLOYED["one"], path, device_records=folded, force=True)
+    assert "folded into the target's 256 KiB" in path.read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="placed in two ways"):
+        draw_figure4(DEPLOYED["one"], path, device_records=[rows[0], rows[1] | {"table_pages": 91}], force=True)
+    with pytest.raises(ValueError, match="row_format 'fp8' and 'q4_k'"):
+        draw_figure4(DEPLOYED["one"], path, device_records=[rows[0], rows[1] | {"row_format": "q4_k"}], force=True)
+    other = device("longcat-flash-lite", None, 4, 9.0, row_format="bf16", table_params=31_400_000_000,
+                   page_bytes=4096)  # fmt: skip
+    draw_figure4(DEPLOYED["two"], path, device_records=[*rows, other], force=True)
+
+
+def test_a_panel_far_above_one_spends_little_room_below_it(tmp_path: Path, drawn: list[Any]) -> None:
+    draw_curves(DEPLOYED["one"], tmp_path / "a.png")
+    draw_curves([of_model("deepseek-v4.1-flash", 196_600_000_000, 9, reads_per_token=20.0)], tmp_path / "b.png")
+    labels = [[tick.get_text() for tick in figure.axes[0].get_yticklabels()] for figure in drawn]
+    assert "0.2" in labels[0] and labels[1][:3] == ["0", "1", "2"]

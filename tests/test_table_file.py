@@ -18,6 +18,7 @@ from pagegram_io import doctor, native_reader, table_file
 from pagegram_io.errors import FormatError
 from pagegram_io.layout import Layout, Shape, build, engram, flat, pagegram
 from pagegram_io.native_reader import Reader, aligned_bytes, verify_pages
+from pagegram_io.placed_model import PlacedModel, placed_model_from_json
 
 SMALL = pagegram(300_000, 4)
 LAYOUTS = [
@@ -424,3 +425,76 @@ def test_the_pattern_is_the_one_of_formats_md(page_bytes: int, tmp_path: Path) -
         assert page[:-8] == np.array(words, "<u8").tobytes()
         assert page[-8:-4] == i.to_bytes(4, "little")
         assert int.from_bytes(page[-4:], "little") == native_reader.crc32c(page[:-4])
+
+
+# ---- as large as a deployed table ------------------------------------------------------------------
+
+PLACED = PlacedModel("modded-nanogpt", "bf16", "resident")
+
+
+@pytest.mark.parametrize(
+    "placed",
+    [
+        PLACED,
+        PlacedModel("modded-nanogpt", "bf16", "read", repack=True),
+        PlacedModel("modded-nanogpt", "bf16", "resident", repack=True, aligned=True),
+    ],
+)
+def test_a_model_comes_back_from_its_json(placed: PlacedModel) -> None:
+    layout = placed.layout(4096)
+    assert layout is not None
+    assert placed_model_from_json(placed.to_json(), 4096, layout.page_count) == placed
+    header = table_file.pattern_header(layout.page_count, seed=3, model=placed)
+    assert (header.model, header.layout, header.page_count) == (placed, None, layout.page_count)
+    with pytest.raises(ValueError, match=f"takes {layout.page_count} pages of 4096 bytes, and it holds 9"):
+        placed_model_from_json(placed.to_json(), 4096, 9)
+
+
+def test_a_model_placed_by_a_checkpoint_has_as_many_pages_as_the_file_says(tmp_path: Path) -> None:
+    placed = PlacedModel("modded-nanogpt", "whatever the files say", "read", files=True)
+    written = table_file.write_pattern_file(tmp_path / "a", 3, seed=1, model=placed)
+    assert table_file.read_header(tmp_path / "a") == written
+    with safe_open(tmp_path / "a", "numpy") as file:
+        assert json.loads(file.metadata()["model"])["files"] is True
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": "a-later-one"}, "not known"),
+        ({"model": ""}, "not a short text"),
+        ({"model": 7}, "its model's model is 7"),
+        ({"row_format": "x" * 101}, "not a short text"),
+        ({"row_format": "nf4"}, "no row format 'nf4'"),
+        ({"scales": "gone"}, "scales are resident or read"),
+        ({"scales": "gone", "files": True}, "scales are resident or read"),
+        ({"repack": 1}, "neither true nor false"),
+        ({"aligned": True}, "aligned and not repacked"),
+        ({"page_bytes": 4096}, "not an object of aligned, files, model"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_damaged_model_is_named(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    """Of a pattern of one page, so that nothing else is wrong with it."""
+    placed = PlacedModel("modded-nanogpt", "bf16", "resident", files=True)
+    table_file.write_pattern_file(tmp_path / "a", 1, seed=1, model=placed)
+    fields, data = fields_of(tmp_path / "a")
+    told = json.loads(fields["__metadata__"]["model"]) | {"files": "files" in change} | change
+    fields["__metadata__"]["model"] = json.dumps(told)
+    (tmp_path / "b").write_bytes(raw(fields, data))
+    with pytest.raises(FormatError, match=words):
+        table_file.read_header(tmp_path / "b")
+
+
+def test_a_model_stands_in_a_pattern_without_a_layout_alone(whole: Path, tmp_path: Path) -> None:
+    fields, data = fields_of(whole)
+    fields["__metadata__"]["model"] = PLACED.to_json()
+    (tmp_path / "a").write_bytes(raw(fields, data))
+    with pytest.raises(FormatError, match="no layout of ours"):
+        table_file.read_header(tmp_path / "a")
+    del fields["__metadata__"]["layout"]
+    for text, words in (("{", "not JSON"), ("[]", "not an object"), ('{"model": 1, "model": 1}', "model")):
+        fields["__metadata__"]["model"] = text
+        (tmp_path / "a").write_bytes(raw(fields, data))
+        with pytest.raises(FormatError, match=words):
+            table_file.read_header(tmp_path / "a")

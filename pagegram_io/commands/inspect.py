@@ -62,6 +62,9 @@ def table_lines(record: dict[str, Any]) -> list[tuple[str, str]]:
         placed = f"{r['units_per_page']} a page" if r["units_per_page"] else "one after the other"
         rows = f"{r['rows']:,} of {r['row_width']} values in {r['row_format']}, {r['row_bytes']:,} bytes each"
         return [*lines, ("rows", f"{rows}, {placed}"), ("slack", f"{100 * r['slack_share']:.2f} % of the pages")]
+    if r["content"] == "pattern" and r["model"] is not None:
+        scales = f", scales {r['scales']}" if r["scales"] else ""
+        return [*lines, ("for", f"the table of {r['model']}: rows in {r['row_format']}, {r['placement']}{scales}")]
     if r["layout"] is None:
         return [*lines, ("layout", "none: so many pages")]
     per_page = f"{r['units_per_page']} a page" if r["units_per_page"] else "one after the other"

@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from pagegram_io.layout import Layout
     from pagegram_io.tokens import Stream
 
-model_options = grouped(
+model_option = click.option(
+    "--model",
+    metavar="NAME",
+    help="A deployed table instead of --table; pagegram-io models lists them. [e.g. deepseek-v4.1-flash]",
+)
+
+# Where its rows lie; what only --model takes.
+placement_options = grouped(
     [
-        click.option(
-            "--model",
-            metavar="NAME",
-            help="A deployed table instead of --table; pagegram-io models lists them. [e.g. deepseek-v4.1-flash]",
-        ),
         click.option(
             "--scales",
             type=click.Choice(["resident", "read"]),
@@ -37,22 +39,14 @@ model_options = grouped(
         ),
     ]
 )
+model_options = grouped([model_option, placement_options])
+PLACEMENT = ("scales", "repack", "aligned", "files")
 
 # What --model brings itself.
 OURS = (
-    "table",
-    "tables",
-    "layouts",
-    "layout_name",
-    "slots",
-    "packed",
-    "base_byte",
-    "orders",
-    "heads",
-    "row_width",
-    "dim",
-    "seed",
-)
+    "table", "tables", "layout", "layouts", "layout_name", "slots", "packed", "base_byte", "orders", "heads",
+    "row_width", "dim", "seed",
+)  # fmt: skip
 
 
 def model_layout(values: dict[str, Any]) -> Layout:
@@ -67,9 +61,7 @@ def table_of(values: dict[str, Any]) -> ModelTable:
     from pagegram_io.deployed.model_table import model_table
 
     family = family_of(values["model"])
-    useless = [name for name in OURS if name in values and given(name)]
-    if useless:
-        raise click.UsageError(f"{option_text(useless[0])} describes our layouts; --model brings its own")
+    refuse_ours(values)
     values["orders"] = family.orders
     if values["aligned"] and not values["repack"]:
         raise click.UsageError("--aligned goes with --repack: a checkpoint's own rows lie where they lie")
@@ -79,9 +71,16 @@ def table_of(values: dict[str, Any]) -> ModelTable:
     return model_table(family, values["files"], row_format=row_format, page_bytes=values["page_bytes"])
 
 
+def refuse_ours(values: dict[str, Any]) -> None:
+    """With --model, what describes a layout of ours."""
+    useless = [name for name in OURS if name in values and given(name)]
+    if useless:
+        raise click.UsageError(f"{option_text(useless[0])} describes our layouts; --model brings its own")
+
+
 def refuse_model_options(values: dict[str, Any]) -> None:
     """Without --model, what only it takes."""
-    for name in ("scales", "repack", "aligned", "files"):
+    for name in PLACEMENT:
         if values["model"] is None and given(name):
             raise click.UsageError(f"{option_text(name)} goes with --model")
 

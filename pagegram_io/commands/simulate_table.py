@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pagegram_io.assumptions import assumption_sentences
 from pagegram_io.commands.options import plain_table, wide_console
 from pagegram_io.figures import FIRST_READS_SHARE
 from pagegram_io.layout import label_of as layout_label
@@ -109,7 +110,7 @@ def print_table(
     for sentence in _steps(records):
         console.print(sentence, highlight=False)
     if first.model is not None:
-        console.print(assumptions(first), highlight=False)
+        console.print(assumption_sentences(vars(first)), highlight=False)
     for sentence in caveats(records) if ours else []:
         console.print(sentence, highlight=False)
     if verbose:
@@ -185,19 +186,6 @@ def caveats(records: Sequence[SimulationRecord]) -> list[str]:
         shares = ", ".join(f"{label} leaves {100 * share:.0f} % of each page empty" for label, share in empty.items())
         second.append(f"Files differ in size at equal parameters: {shares}.")
     return [*lines, *([" ".join(second)] if second else [])]
-
-
-def assumptions(record: SimulationRecord) -> str:
-    """What a deployed table's result takes for granted."""
-    resident = f" ({format_bytes(record.resident_bytes)} of RAM)" if record.resident_bytes else ""
-    if record.placement == "files":
-        text = "Placed where the checkpoint's headers say" + (f"; {record.assumed}" if record.assumed else "")
-    else:
-        text = f"Assumed, without the checkpoint's headers: {record.assumed}"
-    text += f"{resident}."
-    if record.tokenizer_stand_in:
-        text += f" {record.tokenizer_stand_in} stands in for the model's own ids: an estimate."
-    return text
 
 
 def _slack(record: SimulationRecord) -> float:
