@@ -296,7 +296,9 @@ def make_jobs(values: dict[str, Any], shape: Any, layouts: list[Layout], base: i
         if layout.page_count > pages and not values["wrap"]:
             text = f"{layout.label} of {layout.table_params:,} parameters has {layout.page_count:,} pages, "
             text += f"{values['target']} {pages:,}"
-            if given("layouts") or given("tables") or given("model"):
+            if given("model"):
+                raise click.UsageError(f"{text}; fold it in with --wrap")
+            if given("layouts") or given("tables"):
                 raise click.UsageError(f"{text}; use a smaller --table, or --wrap")
             print(f"note: {text}; left out (a smaller --table, or --wrap)", file=sys.stderr)
             continue
