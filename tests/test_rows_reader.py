@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -234,6 +235,22 @@ def test_a_joined_table_is_described_from_its_header(tmp_path: Path) -> None:
     assert first == 8 + len(fields)
     last = layout.place_in_file(layout.address(family.row_count - 1))[1]
     assert last == first + (family.row_count - 1) * 512
+
+
+def test_tables_of_over_encoding_are_described_from_their_header(tmp_path: Path) -> None:
+    family = FAMILIES["over-encoding"]
+    fields, at = {}, 0
+    for i, tensor in enumerate(family.tensors):
+        end = at + tensor.rows * 512
+        name = f"model.oe_embedders.{i}.weight"
+        fields[name] = {"dtype": "BF16", "shape": [tensor.rows, 256], "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(fields).encode()
+    (tmp_path / "a.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+    record = describe(tmp_path)
+    assert (record["model"], record["rows"], record["extents"]) == (family.name, 102_400_056, 8)
+    layout = model_table(family, tmp_path).layout()
+    assert layout.place_in_file(layout.address(family.row_count - 1))[1] == 8 + len(text) + at - 512
 
 
 @pytest.mark.slow
