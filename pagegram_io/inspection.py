@@ -12,9 +12,10 @@ from pagegram_io.table_file import FORMAT_VERSION, TableHeader, read_header
 
 def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The record of a file; its ``kind`` says what it is. FormatError, with the path, for a file that is not known."""
-    from pagegram_io.deployed.describe import describe, is_checkpoint
+    from pagegram_io.deployed.describe import describe
+    from pagegram_io.deployed.source_files import is_table_file
 
-    return describe(path) if is_checkpoint(path) else table_record(path, read_header(path))
+    return table_record(path, read_header(path)) if is_table_file(path) else describe(path)
 
 
 def table_record(path: str | os.PathLike[str], header: TableHeader) -> dict[str, Any]:

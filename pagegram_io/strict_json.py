@@ -29,7 +29,9 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON; ValueError where it says one key twice."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        raise ValueError("a key appears twice")
+        keys = sorted(key for key, _ in pairs)
+        twice = next(key for key, after in zip(keys, keys[1:], strict=False) if key == after)
+        raise ValueError(f"a key appears twice: {shown(twice)}")
     return fields
 
 

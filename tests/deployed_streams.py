@@ -27,6 +27,7 @@ TWINS: dict[str, Rows] = {
     "longcat-flash-lite-no-stop": partial(twins.longcat_rows, stop=False),
     "modded-nanogpt": twins.nanogpt_rows,
     "gemma-ple": twins.gemma_rows,
+    "over-encoding": twins.over_encoding_rows,
 }
 END_IDS = {"qwen3.8-flash-next": 248_044, "longcat-flash-lite": 2, "longcat-flash-lite-no-stop": 2}
 IDS_KEPT = {"modded-nanogpt": 50_304}

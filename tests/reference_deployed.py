@@ -149,6 +149,25 @@ def longcat_rows(ids: Sequence[int], starts: Sequence[int], *, stop: bool = True
     return lines
 
 
+# ---- over-encoding ------------------------------------------------------------------------------------
+
+
+def over_encoding_rows(ids: Sequence[int], starts: Sequence[int]) -> list[list[int]]:
+    lines = []
+    for start, end in spans(starts, len(ids)):
+        for p in range(start, end):
+            line, base, i = [], 0, 0
+            gram = ids[p]
+            for n in (2, 3):
+                gram += (ids[p - n + 1] if p - n + 1 >= start else 0) * 100_278 ** (n - 1)
+                for _ in range(4):
+                    line.append(base + gram % (12_800_000 + 2 * i))
+                    base += 12_800_000 + 2 * i
+                    i += 1
+            lines.append(line)
+    return lines
+
+
 # ---- controls -----------------------------------------------------------------------------------------
 
 

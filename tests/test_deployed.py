@@ -98,6 +98,19 @@ def test_sizes_are_those_that_are_published() -> None:
     assert [family_of("engram-demo").addresses[i].modulus for i in (0, -1)] == [646_403, 646_879]
 
 
+def test_over_encoding_is_as_the_paper_writes_it() -> None:
+    """Sizes of OE-12.8M, and rows by hand: (456 + 123 V) mod 12,800,000 and so on, each slice in a table of its own."""
+    family = family_of("over-encoding")
+    assert [t.rows for t in family.tensors] == list(range(12_800_000, 12_800_016, 2))
+    assert (family.width, family.format_of(None).part_bytes, family.orders) == (256, (512,), (2, 3))
+    assert round(family.row_count * family.width / 1e9, 1) == 26.2  # 26.3 with 50,280 single ids of 2,048 values
+    rows = emit(layout_of(family.name), stream_of(family.name, [9707, 123, 456], [0]))
+    local = [[int(row) - t.row_base for row, t in zip(line, family.tensors, strict=True)] for line in rows]
+    two, three = 456 + 123 * 100_278, 456 + 123 * 100_278 + 9707 * 100_278**2
+    assert local[2] == [two % t.rows for t in family.tensors[:4]] + [three % t.rows for t in family.tensors[4:]]
+    assert local[0] == [9707] * 8  # before the document there are zeros
+
+
 @pytest.mark.parametrize("model", FAMILIES)
 def test_a_million_tokens_equal_the_twin(model: str) -> None:
     """tests/golden/deployed.json was made by the plain-Python twins (tests/golden/make_deployed.py)."""
@@ -370,7 +383,7 @@ def test_every_family_says_what_it_is_and_what_is_not_known(model: str) -> None:
         re.compile(tensor.weight)
         assert tensor.scale is None or re.compile(tensor.scale)
         assert tensor.width == family.width
-    assert "not verified" in family_of("engram-demo").unverified
+    assert all("not verified" in family_of(name).unverified for name in ("engram-demo", "over-encoding"))
 
 
 def test_tensor_names_match_what_checkpoints_hold() -> None:

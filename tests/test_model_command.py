@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import pagegram_io
 from pagegram_io import native
 from pagegram_io.cli import run
-from pagegram_io.deployed import FAMILIES, family_of
+from pagegram_io.deployed import FAMILIES, NOT_FROM_TOKENS, family_of
 from pagegram_io.deployed.tokenizer import end_id_of, open_tokenizer, tokenizer_path
 from pagegram_io.errors import FormatError
 from pagegram_io.tokens import DEEPSEEK_STREAM, read_stream, shipped_stream_path
@@ -148,6 +148,29 @@ def test_refusals(
     assert not list(folder.iterdir())
 
 
+@pytest.mark.parametrize("model", NOT_FROM_TOKENS)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["simulate"],
+        ["simulate", "--interleave", "8"],
+        ["simulate", "--ranks", "2", "--split", "rows"],
+        ["simulate", "--requests", "none.jsonl"],
+        ["simulate", "--files", "none"],
+        ["layout"],
+        ["plan"],
+        ["trace", "-o", "x.npy"],
+        ["nvme", "none"],
+        ["repack", "none", "-o", "x.safetensors"],
+    ],
+)
+def test_tables_of_hidden_states_refuse_tokens_and_name_rows(
+    model: str, words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused([*words, "--model", model], capsys, 2, "hidden states", "simulate --rows FILE.npy --row-bytes N")
+    assert not list(folder.iterdir())
+
+
 def test_our_layouts_have_no_layers_and_no_models(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     refused(["simulate", "--table", "10M", *QUICK, "--by", "layer"], capsys, 2, "belongs to no layer")
     assert run(["simulate", "--table", "10M", *QUICK, "--json"]) == 0
@@ -171,7 +194,8 @@ def test_models_lists_each_with_what_was_verified_and_what_was_not(capsys: pytes
     assert run(["models"]) == 0
     out = capsys.readouterr().out
     assert out.count("\n  verified ") == out.count("\n  unverified ") == len(FAMILIES)
-    assert "lngram" in out
+    assert "(simulate --rows FILE --row-bytes N): lngram" in out
+    assert "--pages" not in out
     assert "202.8 GB as fp8, 256 + 8 B" in out
     assert run(["models", "--json"]) == 0
     lines = records(capsys)
@@ -179,6 +203,9 @@ def test_models_lists_each_with_what_was_verified_and_what_was_not(capsys: pytes
     assert lines[0]["rows_per_token"] == 48
     assert run(["models", "engram-demo"]) == 0
     assert "not verified" in capsys.readouterr().out
+    assert run(["models", "over-encoding"]) == 0
+    out = capsys.readouterr().out
+    assert "not verified" in out and "chosen here: m of 12,800,000 exactly" in out and "arXiv 2501.16975" in out
     refused(["models", "nothing"], capsys, 2, "not known")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 from conftest import make_stream
@@ -23,14 +25,17 @@ from harness.checkpoints import (
     write_safetensors,
 )
 from harness.targets import filesystem_of, takes_direct
+from test_source_files import write_gguf
 
 from pagegram_io import native
 from pagegram_io.deployed import FAMILIES
 from pagegram_io.deployed.describe import describe
 from pagegram_io.deployed.extents import names_table
 from pagegram_io.deployed.family import Family, TableTensor
+from pagegram_io.deployed.gguf_header import BLOCKS
 from pagegram_io.deployed.model_table import model_table
 from pagegram_io.deployed.placement import find_parts
+from pagegram_io.deployed.ranks import SPLITS, own_rows, shares_of
 from pagegram_io.deployed.repacking import write_repacked_file
 from pagegram_io.deployed.rows_reader import RowsReader
 from pagegram_io.deployed.source_files import Checkpoint, read_checkpoint
@@ -75,6 +80,68 @@ def test_rows_and_scales_of_two_files(folder: Path, engine: str, data_at: int) -
     table = model_table(engram_family(), folder)
     check_direct(table.layout(scales="read"), wanted, engine)
     check_direct(table.layout(), wanted[:, :256], engine)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("ranks", [1, 3, 8])
+def test_each_rank_reads_its_own_rows_and_no_others(folder: Path, split: str, ranks: int) -> None:
+    """Rows of other ranks are left out: nothing is read for them, and the caller's memory stays as it is."""
+    wanted = engram_files(folder, "F8_E4M3", 256, scales=True, data_at=8)
+    table = model_table(engram_family(), folder)
+    layout = table.layout(scales="read")
+    rows = some_rows(layout)[:100]  # in one batch, so that each page is read once
+    whole = wanted[rows.astype(np.int64)]
+    together = np.full(whole.shape, 7, np.uint8)
+    for share in shares_of(table.tensors, ranks, split):
+        own = own_rows(layout, rows, share)
+        mine = own != np.uint64(native.NO_ROW)
+        with RowsReader(layout, table.parts, depth=7) as reader:
+            alone = reader.read(own)
+            read_pages = sum(r.stats().reads for r in reader._readers.values())
+            reader.read(own, together)
+        assert np.array_equal(alone, np.where(mine[..., None], whole, 0))
+        needed = layout.pages(own)
+        assert read_pages == len(np.unique(needed[needed != native.NO_PAGE]))
+    assert np.array_equal(together, whole)
+
+
+@pytest.mark.parametrize("engine", ["io_uring", "psync"])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q2_K", "BF16"])
+def test_rows_of_a_gguf_file(folder: Path, engine: str, kind: str) -> None:
+    family = sharded_family(256)
+    values, size = BLOCKS[kind]
+    wanted = random_rows(family.row_count, 256 // values * size)
+    write_gguf(folder / "x.gguf", wanted, gguf.GGMLQuantizationType[kind])
+    table = model_table(family, folder / "x.gguf")
+    check_direct(table.layout(), wanted, engine)
+    write_repacked_file(folder / "out.table", family.layout(), find_parts(family, read_checkpoint(folder / "x.gguf")))
+    check_direct(model_table(family, folder / "out.table").layout(), wanted, engine)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (np.zeros((3, 7), np.uint64), r"rows are \[tokens, 8\] for this layout, not \[3, 7\]"),
+        (np.zeros(8, np.uint64), r"rows are \[tokens, 8\]"),
+        (np.zeros((3, 8)), "integers are needed, not float64"),
+        (np.full((3, 8), -1), "-1 is negative"),
+        (np.full((3, 8), 10**6), "row 1000000 is not in group 0"),
+    ],
+)
+def test_rows_that_cannot_be_are_refused(folder: Path, rows: np.ndarray, said: str) -> None:
+    engram_files(folder, "F8_E4M3", 256, scales=False, data_at=8)
+    layout = model_table(engram_family(), folder).layout()
+    with RowsReader(layout, buffered=True) as reader:
+        with pytest.raises(ValueError, match=said):
+            reader.read(rows)
+        good = some_rows(layout)[:3]
+        for out in (np.zeros((3, 8, 255), np.uint8), np.zeros((3, 8, 256), np.int8), np.zeros((2, 8, 256), np.uint8)):
+            with pytest.raises(ValueError, match="rows go to writeable uint8"):
+                reader.read(good, out)
+        out = np.zeros((3, 8, 256), np.uint8)
+        out.flags.writeable = False
+        with pytest.raises(ValueError, match="rows go to writeable uint8"):
+            reader.read(good, out)
 
 
 def test_rows_of_many_shards(folder: Path) -> None:
@@ -168,6 +235,22 @@ def test_a_joined_table_is_described_from_its_header(tmp_path: Path) -> None:
     assert first == 8 + len(fields)
     last = layout.place_in_file(layout.address(family.row_count - 1))[1]
     assert last == first + (family.row_count - 1) * 512
+
+
+def test_tables_of_over_encoding_are_described_from_their_header(tmp_path: Path) -> None:
+    family = FAMILIES["over-encoding"]
+    fields, at = {}, 0
+    for i, tensor in enumerate(family.tensors):
+        end = at + tensor.rows * 512
+        name = f"model.oe_embedders.{i}.weight"
+        fields[name] = {"dtype": "BF16", "shape": [tensor.rows, 256], "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(fields).encode()
+    (tmp_path / "a.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+    record = describe(tmp_path)
+    assert (record["model"], record["rows"], record["extents"]) == (family.name, 102_400_056, 8)
+    layout = model_table(family, tmp_path).layout()
+    assert layout.place_in_file(layout.address(family.row_count - 1))[1] == 8 + len(text) + at - 512
 
 
 @pytest.mark.slow

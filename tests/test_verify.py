@@ -151,7 +151,7 @@ def test_truncated_and_wrong_version(copy: Copy, capsys: pytest.CaptureFixture[s
         (content[:-1], "it was cut or grew"),
         (content[: copy.byte(3)], "it was cut or grew"),
         (content + b"x", "it was cut or grew"),
-        (content[:20], "not a safetensors file"),
+        (content[:20], ("not a safetensors file", "cut short in its header")),
         (b"", "not a safetensors file"),
         (content[:at] + b'"format_version": "2"' + content[at + 21 :], "of version '2'; this program reads version 1"),
     ]
@@ -160,7 +160,8 @@ def test_truncated_and_wrong_version(copy: Copy, capsys: pytest.CaptureFixture[s
         for name in ("verify", "inspect"):
             assert run(name, copy.path) == 1
             _, err = capsys.readouterr()
-            assert words in err and str(copy.path) in err and err.count("\n") == 1
+            said = words if isinstance(words, str) else words[name == "inspect"]
+            assert said in err and str(copy.path) in err and err.count("\n") == 1
 
 
 def test_a_pattern_of_mkfile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

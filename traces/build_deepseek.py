@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from pagegram_io.deployed.tokenizer import encode, open_tokenizer
+from pagegram_io.deployed.encoding import encode
+from pagegram_io.deployed.tokenizer import open_tokenizer
 from pagegram_io.output import new_file
 from pagegram_io.sizes import parse_count
 from pagegram_io.tokens import Stream, read_stream

@@ -36,7 +36,8 @@ def command(names: tuple[str, ...], as_json: bool) -> None:
     click.echo("\n\n".join(describe(family) for family in families))
     if not names:
         refused = "; ".join(f"{name}: {why}" for name, why in NOT_FROM_TOKENS.items())
-        click.echo(f"\nNot addressed by tokens, so only as page traces (simulate --pages): {refused}.")
+        how = "by a run's row numbers (simulate --rows FILE --row-bytes N)"
+        click.echo(f"\nNot addressed by tokens, but {how}: {refused}.")
 
 
 def facts(family: Family) -> dict[str, Any]:

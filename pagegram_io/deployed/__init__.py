@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagegram_io.deployed import deepseek, longcat, qwen, small
+from pagegram_io.deployed import deepseek, longcat, over_encoding, qwen, small
 from pagegram_io.deployed.family import Family, RowFormat, TableTensor
 from pagegram_io.tokens import SHIPPED
 
@@ -16,6 +16,7 @@ FAMILIES = {
         deepseek.DEMO,
         small.MODDED_NANOGPT,
         small.GEMMA_PLE,
+        over_encoding.OE_12_8M,
     )
 }
 

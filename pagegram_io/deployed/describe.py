@@ -9,7 +9,7 @@ from pagegram_io.deployed import FAMILIES
 from pagegram_io.deployed.extents import Extent, names_table, require_bytes
 from pagegram_io.deployed.family import Family
 from pagegram_io.deployed.placement import Parts, find_parts, place_in_files
-from pagegram_io.deployed.source_files import INDEX_SUFFIX, SAVED_SUFFIX, Checkpoint, read_checkpoint, read_header
+from pagegram_io.deployed.source_files import SAVED_SUFFIX, Checkpoint, read_checkpoint
 from pagegram_io.errors import FormatError
 from pagegram_io.records import SCHEMA, provenance
 from pagegram_io.straddles import expected_reads, straddle_probability
@@ -19,22 +19,6 @@ TABLE_FIELDS = (
     "alignment_bytes", "table_bytes", "resident_bytes", "straddle_probability", "uncached_reads",
     "uncached_reads_scales_read",
 )  # fmt: skip
-
-
-def is_checkpoint(path: str | os.PathLike[str]) -> bool:
-    """A folder, an index, a GGUF file, a saved header, or a safetensors file that is no table file of ours."""
-    name = os.fspath(path)
-    if os.path.isdir(name) or name.endswith((INDEX_SUFFIX, SAVED_SUFFIX)):
-        return True
-    if os.path.isfile(name):
-        with open(name, "rb") as file:
-            if file.read(4) == b"GGUF":
-                return True
-    try:
-        header = read_header(name)
-    except FormatError:
-        return False
-    return not ("pages" in header.tensors and "format_version" in header.metadata)
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -49,7 +49,8 @@ def find_table(checkpoint: Checkpoint, table: TableTensor) -> FoundTable:
     """The extents of one table. FormatError names file and tensor where they are not what the model's must be."""
     families = _matches(checkpoint, table.weight)
     if not families:
-        raise FormatError(f"{checkpoint.path}: no tensor of this model's table, which is named like {table.weight}")
+        named = table.weight.replace(r"(?P<shard>\d+)", "N").replace("\\.", ".")
+        raise FormatError(f"{checkpoint.path}: no tensor of this model's table, which is named like {named}")
     if len(families) > 1:
         first, second = (names[0] for names in list(families.values())[:2])
         raise refuse(checkpoint.places[second], second, f"the same rows as tensor {first}; which one is meant?")

@@ -1,6 +1,7 @@
 """The header of a GGUF file: keys, and tensors with their types and offsets. The weights need not be there.
 
-Values of long arrays (a tokenizer's pieces) are passed over: only arrays of up to ARRAY_KEPT_MAX numbers are kept.
+Long texts and arrays (a tokenizer's pieces) are passed over: only texts of up to TEXT_KEPT_MAX bytes and arrays of up
+to ARRAY_KEPT_MAX numbers are kept.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from pagegram_io.errors import FormatError
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-COUNT_MAX = 2**20  # of tensors, and of keys
+COUNT_MAX = 2**17  # of tensors, and of keys
+HEADER_BYTES_MAX = 2**26  # four times the largest tokenizer's; reading more would only cost time
 ARRAY_KEPT_MAX = 4096
 ARRAY_ITEMS_MAX = 2**24
+TEXT_KEPT_MAX = 256
 ALIGNMENT_KEY, ALIGNMENT = "general.alignment", 32
 DIMENSIONS_MAX = 4
 READ_BYTES = 2**20
@@ -49,7 +52,7 @@ BLOCKS = {name: (values, size) for name, values, size in TYPES.values()}
 
 
 class _Cursor:
-    """Reads forward through a header that may claim anything: no read is longer than the file."""
+    """Reads forward through a header that may claim anything: no read is longer than the file or a sane header."""
 
     def __init__(self, file: BinaryIO, name: str, file_bytes: int) -> None:
         self.file, self.name, self.file_bytes, self.byte = file, name, file_bytes, 0
@@ -67,9 +70,30 @@ class _Cursor:
     def _refuse_past_end(self, count: int, what: str) -> None:
         if count > self.file_bytes - self.byte:
             raise FormatError(f"{self.name}: cut short in its header, in {what}, at byte {self.byte}")
+        if count > HEADER_BYTES_MAX - self.byte:
+            raise FormatError(f"{self.name}: its header is longer than {HEADER_BYTES_MAX} bytes, in {what}")
 
     def number(self, letter: str, what: str) -> Any:
         return struct.unpack("<" + letter, self.take(struct.calcsize("<" + letter), what))[0]
+
+    def skip_texts(self, count: int, what: str) -> None:
+        """Pass over texts, of which there may be millions: by the megabyte, not one by one."""
+        memory, at = b"", 0  # bytes that are read already, and how many of them are passed
+        for _ in range(count):
+            if at + 8 > len(memory):
+                memory, at = memory[at:] + self._more(8 - (len(memory) - at), what), 0
+            end = at + 8 + int.from_bytes(memory[at : at + 8], "little")
+            if end > len(memory):
+                self.skip(end - len(memory), what)
+                memory, at = b"", 0
+            else:
+                at = end
+        self.file.seek(at - len(memory), os.SEEK_CUR)
+        self.byte += at - len(memory)
+
+    def _more(self, needed: int, what: str) -> bytes:
+        """At least so many bytes, and as many as are at hand."""
+        return self.take(max(needed, min(READ_BYTES, self.file_bytes - self.byte, HEADER_BYTES_MAX - self.byte)), what)
 
     def text(self, what: str) -> str:
         length = self.number("Q", what)
@@ -91,6 +115,8 @@ def read_header(path: str | os.PathLike[str], *, of: str | None = None) -> FileH
         if cursor.take(4, "its first bytes") != MAGIC:
             raise FormatError(f"{name}: not a GGUF file: it does not begin with {MAGIC.decode()}")
         version = cursor.number("I", "its version")
+        if version.to_bytes(4, "big") in (v.to_bytes(4, "little") for v in VERSIONS):
+            raise FormatError(f"{name}: a GGUF file of a big-endian machine; this program reads little-endian ones")
         if version not in VERSIONS:
             known = " or ".join(map(str, VERSIONS))
             raise FormatError(f"{name}: a GGUF file of version {version}; this program reads version {known}")
@@ -124,8 +150,11 @@ def _keys(cursor: _Cursor, count: int) -> dict[str, Any]:
 def _value(cursor: _Cursor, kind: int, what: str) -> Any:
     if kind in _NUMBERS:
         return cursor.number(_NUMBERS[kind], what)
-    if kind == _TEXT:  # a chat template may be long, and no text is looked at
-        cursor.skip(cursor.number("Q", what), what)
+    if kind == _TEXT:  # a chat template may be long
+        length = cursor.number("Q", what)
+        if length <= TEXT_KEPT_MAX:
+            return cursor.take(length, what).decode(errors="replace")
+        cursor.skip(length, what)
         return None
     if kind != _ARRAY:
         raise FormatError(f"{cursor.name}: {what} is of type {kind}, which is not known here")
@@ -140,8 +169,7 @@ def _value(cursor: _Cursor, kind: int, what: str) -> Any:
         return list(struct.unpack(f"<{count}{_NUMBERS[inner]}", cursor.take(count * size, what)))
     if inner != _TEXT:
         raise FormatError(f"{cursor.name}: {what} is an array of type {inner}, which is not known here")
-    for _ in range(count):
-        cursor.skip(cursor.number("Q", what), what)
+    cursor.skip_texts(count, what)
     return None
 
 

@@ -24,14 +24,18 @@ MODEL_KEYS: dict[str, Callable[[Family], dict[str, Any]]] = {"qwen3.8-flash-next
 
 
 def _same(found: Any, wanted: Any) -> bool:
-    """Offsets are also written with the end of the last head's rows after them."""
+    """Whole numbers alone are. Offsets are also written with the end of the last head's rows after them."""
     if isinstance(wanted, tuple):
-        return isinstance(found, list) and len(found) >= len(wanted) and tuple(found[: len(wanted)]) == wanted
-    return bool(found == wanted)
+        whole = isinstance(found, list) and all(type(value) is int for value in found)
+        return whole and len(found) >= len(wanted) and tuple(found[: len(wanted)]) == wanted
+    return type(found) is int and found == wanted
 
 
 def check_model_keys(family: Family, checkpoint: Checkpoint) -> None:
-    """FormatError where a GGUF file lacks a key of this model, or holds another value; other files have no keys."""
+    """FormatError where a GGUF file lacks a key of this model, or holds another value; other files have no keys.
+
+    The headers of the files that hold the table must have been read.
+    """
     wanted = MODEL_KEYS.get(family.name)
-    if wanted is not None and checkpoint.header(checkpoint.files[0]).form == "gguf":
+    if wanted is not None and any(header.form == "gguf" for header in checkpoint.headers):
         check_keys(checkpoint, wanted(family), same=_same)

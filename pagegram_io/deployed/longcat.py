@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from pagegram_io.deployed.family import Address, Family, RowFormat, TableTensor
-from pagegram_io.hashes import Hash
+from pagegram_io.deployed.family import Family, RowFormat, TableTensor
+from pagegram_io.deployed.over_encoding import over_encoding_hashes, over_encoding_tables
 
 VOCABULARY = 131_072
 END_ID = 2
@@ -19,25 +19,8 @@ ORDERS, SPLITS = (2, 3, 4), 4
 TABLE_ROWS = 10_223_616
 WIDTH = 256
 
-
-def _hashes(end_id: int | None) -> tuple[Hash, ...]:
-    return tuple(Hash(n, "poly", fill=0, end_id=end_id, vocabulary=VOCABULARY) for n in ORDERS)
-
-
-def _tables() -> tuple[tuple[TableTensor, ...], tuple[Address, ...]]:
-    tensors, addresses, row = [], [], 0
-    for i in range(len(ORDERS) * SPLITS):
-        which, split = divmod(i, SPLITS)
-        rows = TABLE_ROWS + 2 * i + 1
-        powers = tuple(pow(VOCABULARY, d, rows) for d in range(ORDERS[which]))
-        name = rf"(?:.*ngram_embeddings?\.embedders|oe_embed_tokens)\.{i}\.weight"
-        tensors.append(TableTensor(name, None, row, rows, rows, WIDTH))
-        addresses.append(Address(i, which, rows, row, ORDERS[which], split, multipliers=powers))
-        row += rows
-    return tuple(tensors), tuple(addresses)
-
-
-_TENSORS, _ADDRESSES = _tables()
+_NAME = r"(?:.*ngram_embeddings?\.embedders|oe_embed_tokens)\.{i}\.weight"
+_TENSORS, _ADDRESSES = over_encoding_tables(VOCABULARY, ORDERS, SPLITS, TABLE_ROWS + 1, WIDTH, _NAME)
 _ROWS = sum(tensor.rows for tensor in _TENSORS)
 # SGLang joins the twelve tables, in their order, under a name that it spells so; other spellings are taken too.
 _JOINED = TableTensor(r".*(?:oe_embedd?er|ngram_embeddings?\.embedders?)\.weight", None, 0, _ROWS, _ROWS, WIDTH)
@@ -53,7 +36,7 @@ FLASH_LITE = Family(
     width=WIDTH,
     tensors=_TENSORS,
     addresses=_ADDRESSES,
-    make_hashes=partial(_hashes, END_ID),
+    make_hashes=partial(over_encoding_hashes, VOCABULARY, ORDERS, END_ID),
     formats=(RowFormat("bf16", (512,)),),
     end_id=END_ID,
     joined=_JOINED,
@@ -63,6 +46,6 @@ FLASH_LITE_NO_STOP = replace(
     name="longcat-flash-lite-no-stop",
     title="LongCat-Flash-Lite as a port that reads past the end of sequence",
     source="one public port's code",
-    make_hashes=partial(_hashes, None),
+    make_hashes=partial(over_encoding_hashes, VOCABULARY, ORDERS),
     end_id=None,
 )

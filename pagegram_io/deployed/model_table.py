@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pagegram_io.deployed.family import Family, RowFormat, TableTensor
 from pagegram_io.deployed.placement import Parts, find_parts, place_in_files, place_in_table_file, place_repacked
-from pagegram_io.deployed.source_files import read_checkpoint
+from pagegram_io.deployed.source_files import is_table_file, read_checkpoint
 from pagegram_io.errors import FormatError
 from pagegram_io.layout import PAGE_BYTES, Layout
 from pagegram_io.repacked import Repacked
@@ -96,13 +96,12 @@ def model_table(
 
 def _repacked_header(path: str) -> TableHeader | None:
     """The header of a table file of repacked rows; None for anything else."""
-    if not os.path.isfile(path):
+    if not is_table_file(path):
         return None
-    try:
-        header = read_header(path)
-    except FormatError:
-        return None  # a checkpoint of somebody else's, most likely; who reads it as one says what is wrong
-    return header if header.repacked is not None else None
+    header = read_header(path)
+    if header.repacked is None:
+        raise FormatError(f"{path}: a table file, but not of rows that repack wrote")
+    return header
 
 
 def _check_repacked(family: Family, path: str, header: TableHeader, page_bytes: int) -> None:

@@ -56,10 +56,10 @@ class Parts:
 
 def find_parts(family: Family, checkpoint: Checkpoint) -> Parts:
     """A model's tables in a checkpoint. FormatError names the file and tensor that is not as the model's must be."""
-    check_model_keys(family, checkpoint)
     joined = family.joined
     tensors = (joined,) if joined is not None and names_table(checkpoint, joined) else family.tensors
     found = tuple(find_table(checkpoint, tensor) for tensor in tensors)
+    check_model_keys(family, checkpoint)
     parts = Parts(tensors, found, checkpoint)
     for table in found[1:]:
         one = (table.row_format, tuple(part[0].row_bytes for part in (table.weights, *table.scales)))

@@ -13,7 +13,7 @@ import numpy as np
 
 from pagegram_io.deployed.extents import Extent, require_bytes
 from pagegram_io.deployed.placement import Parts, place_repacked
-from pagegram_io.errors import FormatError
+from pagegram_io.deployed.tensors import refuse, tensor_name
 from pagegram_io.layout import Layout
 from pagegram_io.pack import placed_units, write_pages
 from pagegram_io.repacked import Repacked
@@ -114,9 +114,13 @@ class _Source:
         descriptor, memory = self._files[extent.file], np.empty(count, np.uint8)
         done = 0
         while done < count:
-            got = os.preadv(descriptor, [memory[done:].data], byte + done)
+            try:
+                got = os.preadv(descriptor, [memory[done:].data], byte + done)
+            except OSError as error:  # errors of reading carry no path of their own
+                text = f"tensor {tensor_name(extent.tensor)}: {error.strerror}"
+                raise OSError(error.errno, text, extent.file) from None
             if not got:
-                raise FormatError(f"{extent.file}: tensor {extent.tensor}: the file ended while it was read")
+                raise refuse(extent.file, extent.tensor, "the file ended while it was read")
             done += got
         os.posix_fadvise(descriptor, byte, count, os.POSIX_FADV_DONTNEED)
         return memory

@@ -18,7 +18,9 @@ from pagegram_io.errors import FormatError
 from pagegram_io.strict_json import parse_json, shown
 
 INDEX_SUFFIX, SAVED_SUFFIX = ".index.json", ".header"
-INDEX_BYTES_MAX = 2**26
+INDEX_BYTES_MAX = 2**25  # twice the largest seen; JSON of more would only cost memory
+CLAIM_BYTES = 2**20  # our own headers are not longer
+FORMS = (".safetensors", ".gguf")
 
 
 @dataclass(frozen=True)
@@ -50,21 +52,36 @@ class Checkpoint:
             raise refuse(file, name, f"not in this file, where {self.index} says it is")
         return tensors[name]
 
+    @property
+    def headers(self) -> list[FileHeader]:
+        """Those that were read so far: of a GGUF file all its parts', with an index those of tensors asked for."""
+        return list(self._headers.values())
+
     def metadata(self) -> dict[str, Any]:
-        """Keys of all headers that were read or, where none was, of the first file."""
-        headers = list(self._headers.values()) or [self.header(self.files[0])]
-        return {key: value for header in headers for key, value in header.metadata.items()}
+        """Keys of all headers that were read."""
+        return {key: value for header in self.headers for key, value in header.metadata.items()}
 
 
 def read_header(file: str) -> FileHeader:
     """The header of one file of either format, told by its first bytes; of its saved header if the file is missing."""
     saved = file + SAVED_SUFFIX
     source = saved if not os.path.exists(file) and os.path.exists(saved) else file
+    if os.path.islink(source) and not os.path.exists(source):
+        raise FormatError(f"{source}: a link to a file that is missing")
     regular_size(source)
-    with open(source, "rb") as opened:
-        gguf = opened.read(4) == gguf_header.MAGIC
     of = source.removesuffix(SAVED_SUFFIX)
+    with open(source, "rb") as opened:
+        gguf = opened.read(4) == gguf_header.MAGIC or of.endswith(".gguf")
     return gguf_header.read_header(source, of=of) if gguf else safetensors_header.read_header(source, of=of)
+
+
+def is_table_file(path: str | os.PathLike[str]) -> bool:
+    """Does a file claim to be one of our own, by the keys of its header? It may be damaged in any way."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        begin = file.read(CLAIM_BYTES)
+    return b'"format_version"' in begin and b'"pages"' in begin
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
@@ -82,13 +99,17 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 
 
 def _folder(name: str) -> Checkpoint:
-    found = sorted(entry.name.removesuffix(SAVED_SUFFIX) for entry in os.scandir(name) if entry.is_file())
+    # By their names alone: what turns out to be no file is refused by name, not passed over.
+    found = sorted({file.removesuffix(SAVED_SUFFIX) for file in os.listdir(name)})
+    odd = next((f for f in found if f.endswith((INDEX_SUFFIX, *FORMS)) and not f.isprintable()), None)
+    if odd is not None:
+        raise FormatError(f"{name}: holds a file of the name {shown(odd)}, which cannot be printed")
     indexes = [file for file in found if file.endswith(INDEX_SUFFIX)]
     if len(indexes) > 1:
         raise FormatError(f"{name}: holds {indexes[0]} and {indexes[1]}; name the one you mean")
     if indexes:
         return _index(os.path.join(name, indexes[0]))
-    kinds = [sorted({f for f in found if f.endswith(suffix)}) for suffix in (".safetensors", ".gguf")]
+    kinds = [[file for file in found if file.endswith(suffix)] for suffix in FORMS]
     if all(kinds):
         raise FormatError(f"{name}: holds {kinds[0][0]} and {kinds[1][0]}; name the one you mean")
     files = kinds[0] or kinds[1]
@@ -143,7 +164,8 @@ def _index(name: str) -> Checkpoint:
 
 def check_keys(checkpoint: Checkpoint, wanted: dict[str, Any], *, same: Callable[[Any, Any], bool]) -> None:
     """FormatError where a GGUF file lacks one of the model's keys, or says something else than the model does."""
-    file, found = checkpoint.files[0], checkpoint.metadata()
+    found = checkpoint.metadata()
+    file = next((header.file for header in checkpoint.headers if header.metadata), checkpoint.path)
     for key, value in wanted.items():
         if key not in found:
             raise FormatError(f"{file}: no key {tensor_name(key)}, which says how this model's table is addressed")

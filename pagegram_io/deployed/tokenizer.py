@@ -1,4 +1,4 @@
-"""Tokenizers of deployed models: a tokenizer.json from a file or out of an installed package, and texts into ids."""
+"""Tokenizers of deployed models: a tokenizer.json from a file or out of an installed package."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import errno
 import importlib.util
 import os
 import re
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from pagegram_io.errors import FormatError
 from pagegram_io.tokens import shipped_path
@@ -21,7 +18,6 @@ if TYPE_CHECKING:
 FILE_NAME = "tokenizer.json"
 MINI = "mini"
 PACKAGE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
-BATCH_CHARACTERS = 1 << 20  # texts handed over at once; fractions of a second between two looks at Ctrl-C
 
 
 def tokenizer_path(where: str) -> Path:
@@ -70,23 +66,3 @@ def end_id_of(tokenizer: tokenizers.Tokenizer, end: str) -> int:
     if named is None or named >= count:
         raise ValueError(f"the tokenizer has no id {end!r}; it has ids 0 to {count - 1}")
     return int(named)
-
-
-def encode(tokenizer: tokenizers.Tokenizer, texts: Iterable[str], *, end_id: int | None = None) -> Iterator[np.ndarray]:
-    """The ids of each text, uint32, without tokens that the tokenizer would add, and ended by `end_id` if given."""
-    end = [] if end_id is None else [end_id]
-    batch: list[str] = []
-    characters = 0
-
-    def ids() -> Iterator[np.ndarray]:
-        for encoding in tokenizer.encode_batch(batch, add_special_tokens=False):
-            yield np.array([*encoding.ids, *end], np.uint32)
-
-    for text in texts:
-        batch.append(text)
-        characters += len(text)
-        if characters >= BATCH_CHARACTERS:
-            yield from ids()
-            batch, characters = [], 0
-    if batch:
-        yield from ids()

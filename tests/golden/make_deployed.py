@@ -1,6 +1,6 @@
 """Make tests/golden/deployed.json: digests of the rows of a million tokens, by the plain Python twins of each model.
 
-    python tests/golden/make_deployed.py     # some minutes
+    python tests/golden/make_deployed.py [MODEL...]     # some minutes; of these models alone, the others as they are
 
 The streams are those of tests/deployed_streams.py: shipped text, with the end of a document as the model's own end of
 sequence where it has one, and then as one document, so that only that id cuts histories.
@@ -24,8 +24,11 @@ BATCH_DOCUMENTS = 50
 
 
 def main() -> None:
-    golden: dict[str, dict[str, str]] = {}
+    path, names = Path(__file__).with_name("deployed.json"), sys.argv[1:]
+    golden: dict[str, dict[str, str]] = json.loads(path.read_text())["models"] if names else {}
     for name, twin in TWINS.items():
+        if names and name not in names:
+            continue
         ids, starts = stream_for(name, TOKENS)
         digest = hashlib.sha256()
         # Whole documents at a time, or the whole where it is one.
@@ -37,7 +40,7 @@ def main() -> None:
         golden[name] = {"stream_sha256": stream, "rows_sha256": digest.hexdigest()}
         print(name, golden[name], file=sys.stderr)
     text = json.dumps({"tokens": TOKENS, "models": golden}, indent=1) + "\n"
-    Path(__file__).with_name("deployed.json").write_text(text)
+    path.write_text(text)
 
 
 if __name__ == "__main__":
