@@ -155,6 +155,26 @@ def test_long_texts_have_the_ids_of_the_whole(small: None, name: str, data: st.D
     assert found.tolist() == whole(tokenizer, text)
 
 
+def test_a_run_whose_tokens_agree_and_whose_words_do_not_is_not_joined_there(small: None) -> None:
+    """Digits that are tokens of their own hide where groups of three begin, until other digits follow."""
+    tokenizer = TOKENIZERS["BPE"]
+    for length in range(180, 200):
+        text = corpus(162, 0)
+        text = text[:441] + "7" * length + "2718281828 " + text[441:]
+        (found,) = encode(tokenizer, [text])
+        assert found.tolist() == whole(tokenizer, text)
+
+
+def test_a_tokenizer_that_splits_no_words_is_joined_by_tokens_alone(small: None) -> None:
+    assert all(encoding.splits_words(tokenizer) for tokenizer in TOKENIZERS.values())
+    tokenizer = unigram()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
+    assert not encoding.splits_words(tokenizer)
+    text = corpus(1500)
+    (found,) = encode(tokenizer, [text])
+    assert found.tolist() == whole(tokenizer, text)
+
+
 def test_short_and_long_texts_keep_their_order(small: None) -> None:
     tokenizer = TOKENIZERS["BPE"]
     texts = ["a", corpus(900), "", "the cat", corpus(300), corpus(20), corpus(1200, 7), "b"]

@@ -1,7 +1,9 @@
 """Texts into ids, whatever their lengths: a tokenizer takes a hundred times the memory of a text, so long ones are cut.
 
 Pieces overlap. Where the tokens of two neighbours agree, on both sides of a place far from both cuts, they are joined
-there; what is cut off a piece's end is seen whole by its neighbour. Neighbours that agree nowhere (a word longer than
+there; what is cut off a piece's end is seen whole by its neighbour. Where a tokenizer splits a text into words first,
+pieces are joined between two words, and words must agree as tokens do: in a run of digits that are tokens of their own,
+groups of three may begin elsewhere although all tokens are the same. Neighbours that agree nowhere (a word longer than
 the overlap) are made one piece. So the ids are those of the text as a whole, with any tokenizer that reads locally.
 """
 
@@ -28,17 +30,23 @@ AGREEING_TOKENS = 16  # on each side of the place where two pieces are joined
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a text and its tokens: ids, and the characters of the whole text where each begins and ends."""
+    """A part of a text and its tokens: ids, the characters of the whole text where each begins and ends, and whether
+    it begins a word."""
 
     begin: int
     text: str
     ids: np.ndarray
     starts: np.ndarray
     ends: np.ndarray
+    words: np.ndarray
 
     def after(self, token: int) -> Piece:
         """What is left when the tokens before this one are given out; the text stays, to be encoded again."""
-        return Piece(self.begin, self.text, self.ids[token:], self.starts[token:], self.ends[token:])
+        return Piece(self.begin, self.text, *(array[token:] for array in self.arrays))
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        return self.ids, self.starts, self.ends, self.words
 
 
 def encode(
@@ -99,14 +107,23 @@ def _encoded(tokenizer: tokenizers.Tokenizer, pieces: list[tuple[int, str]]) -> 
         raise ValueError(f"the tokenizer cannot encode a text: {' '.join(str(error).split())[:200]}") from None
     for (begin, text), encoding in zip(pieces, encodings, strict=True):
         offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2) + begin
-        yield Piece(begin, text, np.array(encoding.ids, np.uint32), offsets[:, 0], offsets[:, 1])
+        numbers = [-1 if number is None else number for number in encoding.word_ids]
+        words = np.diff(np.array(numbers, np.int64), prepend=-2) != 0
+        yield Piece(begin, text, np.array(encoding.ids, np.uint32), offsets[:, 0], offsets[:, 1], words)
+
+
+def splits_words(tokenizer: tokenizers.Tokenizer) -> bool:
+    """Does it split a text into words before it makes tokens? Some written by SentencePiece do not."""
+    before = tokenizer.pre_tokenizer
+    return before is not None and len(before.pre_tokenize_str("one two, 3")) > 1
 
 
 def _joined(tokenizer: tokenizers.Tokenizer, pieces: Iterator[Piece]) -> Iterator[np.ndarray]:
     """The ids of one text, run by run."""
+    worded = splits_words(tokenizer)
     held = next(pieces)
     for piece in pieces:
-        found = agreement(held, piece)
+        found = agreement(held, piece, worded)
         if found is None:
             held = _one_piece(tokenizer, held, itertools.chain([piece], pieces))
             continue
@@ -131,7 +148,7 @@ def _one_piece(tokenizer: tokenizers.Tokenizer, held: Piece, pieces: Iterator[Pi
     return whole.after(int(np.searchsorted(whole.starts, first)))
 
 
-def agreement(left: Piece, right: Piece) -> tuple[int, int] | None:
+def agreement(left: Piece, right: Piece, worded: bool) -> tuple[int, int] | None:
     """The first tokens, of each, after the place where two pieces are joined; None where they agree nowhere."""
     middle = right.begin + OVERLAP_CHARACTERS
     low, high = middle - OVERLAP_CHARACTERS // 2, middle + OVERLAP_CHARACTERS // 2
@@ -139,15 +156,16 @@ def agreement(left: Piece, right: Piece) -> tuple[int, int] | None:
         token = int(np.searchsorted(left.starts, right.starts[other]))
         if min(token, other) < AGREEING_TOKENS or right.starts[other - 1] == right.starts[other]:
             continue  # a character of several tokens is not cut
+        if worded and not right.words[other]:
+            continue
         if all(_same(left, right, token, other, by) for by in (-AGREEING_TOKENS, AGREEING_TOKENS)):
             return token, other
     return None
 
 
 def _same(left: Piece, right: Piece, token: int, other: int, by: int) -> bool:
-    """Are so many tokens before (after) these the same, in the same places?"""
+    """Are so many tokens before (after) these the same, in the same places, and are they more than a run of few?"""
     a, b = (slice(min(at, at + by), max(at, at + by)) for at in (token, other))
-    return len(left.ids[a]) == abs(by) and all(
-        np.array_equal(x[a], y[b])
-        for x, y in ((left.ids, right.ids), (left.starts, right.starts), (left.ends, right.ends))
+    return len(set(left.ids[a].tolist())) >= abs(by) // 2 and all(
+        len(x[a]) == abs(by) and np.array_equal(x[a], y[b]) for x, y in zip(left.arrays, right.arrays, strict=True)
     )
