@@ -99,7 +99,8 @@ def test_readme_device_commands(monkeypatch: pytest.MonkeyPatch) -> None:
             small = small.replace(" nvme ", f" nvme {table}--runtime {runtime} --ramp 0 --limit 50K ")
             small = small.replace("1GiB", "1MiB").replace("--repeat 5", "--repeat 2").replace("5M", "10K")
         if " plan " in small:  # a table's size is its model's own: few tokens must do
-            small = re.sub(" --limit [^ ]+", "", small).replace(" plan ", " plan --limit 20K ")
+            limit = "200K" if "--table" in small else "20K"
+            small = re.sub(" --limit [^ ]+", "", small).replace(" plan ", f" plan --limit {limit} ")
         if " plan " in small and "--table" in small:
             small = small.replace("1GiB", "1MiB")
         if "--model" not in small:
