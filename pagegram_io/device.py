@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pagegram_io import native_reader
-from pagegram_io.layout import Layout
+from pagegram_io.layout import Layout, Window
 from pagegram_io.native_reader import NEVER, Reader, ReaderStats
 from pagegram_io.records import SCHEMA, provenance
 from pagegram_io.tokens import Stream
@@ -29,7 +29,10 @@ BUSY_SHARE = 0.95
 
 @dataclass(frozen=True)
 class DeviceJob:
-    """One measured run. Without a layout the reads are uniform over the span. Times in seconds, sizes in bytes."""
+    """One measured run. Without a layout the reads are uniform over the span. Times in seconds, sizes in bytes.
+
+    With ``windows`` the pages are those of a checkpoint's own files, and ``path`` is what they are called together.
+    """
 
     path: str
     depth: int = 64
@@ -52,6 +55,25 @@ class DeviceJob:
     seed: int = 0
     wrap: bool = False
     percentiles: tuple[float, ...] = ()  # of latencies, beside 50, 90, 99 and 99.9
+    windows: tuple[Window, ...] = ()
+
+    @property
+    def disk_path(self) -> str:
+        """A path on the device that is read."""
+        return self.windows[0].file if self.windows else self.path
+
+    def open(self, depth: int, flags: tuple[str, ...] | None = None) -> Reader:
+        """A reader of the job's target, with the job's flags or others; of the thread that calls."""
+        return Reader(
+            self.path,
+            depth=depth,
+            engine=self.engine,
+            page_bytes=self.page_bytes,
+            base_byte=self.base_byte,
+            span_bytes=self.span_bytes,
+            flags=self.flags if flags is None else flags,
+            windows=self.windows,
+        )
 
 
 @dataclass
@@ -82,10 +104,7 @@ class Worker(threading.Thread):
     def run(self) -> None:
         try:
             job = self.job
-            with Reader(
-                job.path, depth=self.depth, engine=job.engine, page_bytes=job.page_bytes, base_byte=job.base_byte,
-                span_bytes=job.span_bytes, flags=job.flags,
-            ) as reader:  # fmt: skip
+            with job.open(self.depth) as reader:
                 self.tally.info = reader.info()
                 started, cpu = time.monotonic(), _thread_cpu()
                 ramp = None
@@ -180,8 +199,7 @@ def target_kind(path: str) -> str:
 
 def probe_zeros(job: DeviceJob) -> float:
     """Share of random pages that hold only zeros: blocks that were never written do not reach flash."""
-    with Reader(job.path, depth=64, engine=job.engine, page_bytes=job.page_bytes, base_byte=job.base_byte,
-                span_bytes=job.span_bytes, flags=tuple(f for f in job.flags if f == "buffered")) as reader:  # fmt: skip
+    with job.open(64, tuple(flag for flag in job.flags if flag == "buffered")) as reader:
         count = min(ZERO_PROBE_PAGES, reader.info().page_count)
         pages = np.random.default_rng(job.seed).integers(reader.info().page_count, size=count, dtype=np.uint64)
         memory = native_reader.aligned_bytes(count * job.page_bytes)
@@ -195,8 +213,7 @@ def span_pages(job: DeviceJob) -> int:
 
     OSError ENOTSUP for polled completions that the device has not: only a read shows it.
     """
-    with Reader(job.path, depth=1, engine=job.engine, page_bytes=job.page_bytes, base_byte=job.base_byte,
-                span_bytes=job.span_bytes, flags=job.flags) as reader:  # fmt: skip
+    with job.open(1) as reader:
         if "iopoll" in job.flags:
             status = reader.read(np.zeros(1, np.uint64), native_reader.aligned_bytes(job.page_bytes))
             if status[0] == -errno.EOPNOTSUPP:
@@ -234,7 +251,7 @@ def run(
     threads = min(job.jobs, job.depth)
     depths = [job.depth // threads + (i < job.depth % threads) for i in range(threads)]
     workers = [Worker(job, depth, feeder, stop) for depth in depths]
-    before, cpu = read_diskstats(job.path), _process_cpu()
+    before, cpu = read_diskstats(job.disk_path), _process_cpu()
     started = time.monotonic()
     for worker in workers:
         worker.start()
@@ -244,7 +261,7 @@ def run(
         stop.set()
         _await(workers, None)
         raise
-    disk = diskstats_since(before, read_diskstats(job.path), time.monotonic() - started)
+    disk = diskstats_since(before, read_diskstats(job.disk_path), time.monotonic() - started)
     cpu = _process_cpu() - cpu
     for worker in workers:
         if worker.tally.error is not None:
