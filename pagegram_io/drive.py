@@ -49,7 +49,8 @@ class Drive:
 
     @property
     def depths(self) -> list[int]:
-        return sorted({step.depth for step in self.steps} | {rate.depth for rate in self.rates})
+        """Depths at which steps were measured; where none was, those of rates."""
+        return sorted({step.depth for step in self.steps} or {rate.depth for rate in self.rates})
 
     def largest_step(self, depth: int) -> float:
         """Reads of the largest step measured at a depth of at most ``depth``; 0 where none was."""
@@ -68,8 +69,11 @@ class Drive:
         return min(s.p50_ns for s in larger), min(s.p99_ns for s in larger)
 
     def at_least_ns(self, reads: float, depth: int) -> tuple[int, int]:
-        """(p50, p99) that a step of so many reads takes at least: what the largest measured of no more reads took."""
-        smaller = [s for s in self.steps if s.depth <= depth and s.reads_per_step <= reads]
+        """(p50, p99) that a step of so many reads takes at least: what the largest measured of no more reads took.
+
+        A step measured with fewer reads in flight bounds nothing: at this depth it might have been faster.
+        """
+        smaller = [s for s in self.steps if s.reads_per_step <= reads and s.depth >= min(depth, s.reads_per_step)]
         largest = max((s.reads_per_step for s in smaller), default=0.0)
         alike = [s for s in smaller if s.reads_per_step == largest]
         return min((s.p50_ns for s in alike), default=0), min((s.p99_ns for s in alike), default=0)
