@@ -105,6 +105,10 @@ def refusal(row: Mapping[str, Any], page_bytes: int) -> str | None:
         return f"it read pages of {row.get('page_bytes')} bytes, and the table has pages of {page_bytes}"
     if row.get("mode") not in ("throughput", "decode"):
         return f"it is of mode {row.get('mode')!r}, neither throughput nor decode"
+    if row["mode"] == "decode" and row.get("cache_pages"):
+        return "its steps have different numbers of reads, those that its cache missed; measure without --cache"
+    if row["mode"] == "decode" and (row.get("jobs") or 1) > 1:
+        return f"its {row['jobs']} jobs made steps side by side, each slower for the others; measure with one"
     if row["mode"] == "decode" and (row.get("steps") or 0) < STEPS_MIN:
         return f"it holds {row.get('steps') or 0} steps, of which no 99th percentile can be told; measure longer"
     wanted = ("target", "depth", "reads", *(("step_p50_ns", "step_p99_ns") if row["mode"] == "decode" else ("iops",)))

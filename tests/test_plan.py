@@ -276,6 +276,8 @@ def decode(**more: Any) -> dict[str, Any]:
         ({"mode": "other"}, "other"),
         ({"steps": 99}, "99 steps"),
         ({"steps": None}, "0 steps"),
+        ({"cache_pages": 9}, "different numbers of reads"),
+        ({"jobs": 4}, "4 jobs"),
         ({"step_p99_ns": None}, "step_p99_ns"),
         ({"reads": 0}, "no reads"),
         ({"mode": "throughput"}, "no iops"),
