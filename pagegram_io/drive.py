@@ -152,7 +152,7 @@ def read_drive(rows: Sequence[Mapping[str, Any]], page_bytes: int, *, name: str 
     return Drive(
         target=first["target"],
         name=first.get("device_model") or first["target"],
-        engine=str(first.get("engine")),
+        engine=", ".join(dict.fromkeys(str(row.get("engine")) for row in kept)),
         span_bytes=max(int(row.get("span_bytes") or 0) for row in kept),
         steps=tuple(slowest[key] for key in sorted(slowest)),
         rates=tuple(rates),

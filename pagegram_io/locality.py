@@ -119,7 +119,7 @@ class Tally:
         self.shared = {name: np.zeros(class_count, np.int64) for name in names}  # the same for every size
         self.cold_tokens = self.decode_tokens = 0
         # Full later steps (of a log: of decode alone), by reads of classes 0..c: [class * size, reads].
-        self.step_reads = np.zeros((class_count * size_count, 1), np.int64) if by_step else None
+        self.step_reads = np.zeros((class_count * size_count, 1), np.uint32) if by_step else None
 
     def add(
         self, steps: Steps, full: np.ndarray, begin: int, used: np.ndarray, first: np.ndarray, reads: np.ndarray
@@ -151,7 +151,7 @@ class Tally:
         needed = int(reads.max(initial=0)) + 1
         if needed > width:  # doubled, since a table of it all may be large and steps many
             width = max(needed, 2 * width)
-            known = np.concatenate([known, np.zeros((cells, width - known.shape[1]), np.int64)], axis=1)
+            known = np.concatenate([known, np.zeros((cells, width - known.shape[1]), known.dtype)], axis=1)
         np.add.at(known.reshape(-1), (reads.reshape(len(reads), cells) + width * np.arange(cells)).ravel(), 1)
         self.step_reads = known
 

@@ -144,12 +144,14 @@ def judge(demand: Demand, drive: AnyDrive | None, goal: Goal, depth: int, rank: 
 
 def compute_alone(batch: int, goal: Goal) -> str | None:
     """Why no drive and no cache would do; None where they might."""
-    most = batch * 1e9 / goal.compute_ns if goal.compute_ns else None
+    least_ns = goal.compute_ns or max(goal.deadlines.values(), default=0)
+    most = batch * 1e9 / least_ns if least_ns else None
     if most is None or goal.tokens_per_second is None or most >= goal.tokens_per_second:
         return None
+    whose = "compute alone" if goal.compute_ns else "compute before the last layer that needs rows alone"
     return (
-        f"compute alone, {_time(goal.compute_ns or 0)} a step, allows {most:,.0f} tokens/s at batch {batch}, below the "
-        f"goal of {goal.tokens_per_second:,.0f}"
+        f"{whose}, {_time(least_ns)} a step, allows {most:,.0f} tokens/s at batch {batch}, below the goal of "
+        f"{goal.tokens_per_second:,.0f}"
     )
 
 

@@ -196,6 +196,10 @@ def test_compute_alone_can_be_too_slow() -> None:
         assert judgement.verdict == NO_GO and "compute alone, 10 ms a step, allows 100 tokens/s" in judgement.reason
     assert judge(make_demand((None, 2, 4)), DRIVE, Goal({None: MS}, 10 * MS, 100), 64).verdict == GO
     assert judge(make_demand((None, 2, 4), batch=2), DRIVE, goal, 64).verdict == GO
+    before = Goal({1: MS, 14: 20 * MS}, None, 51)  # a step is at least as long as the compute before its last rows
+    judgement = judge(make_demand((1, 2, 4), (14, 4, 8)), DRIVE, before, 64)
+    assert judgement.verdict == NO_GO and "that needs rows alone, 20 ms a step, allows 50 tokens/s" in judgement.reason
+    assert judge(make_demand((1, 2, 4), (14, 4, 8)), DRIVE, Goal({1: MS, 14: 20 * MS}, None, 50), 64).verdict == GO
     with pytest.raises(ValueError, match="after the end of a step of 10 ms"):
         Goal({1: 11 * MS}, 10 * MS)
     Goal({1: 10 * MS}, 10 * MS)
@@ -303,6 +307,7 @@ def test_drives_from_records() -> None:
     drive = read_drive(rows, 4096)
     assert drive.steps == (StepTime(16.0, 64, 100, 500), StepTime(32.0, 64, 100, 300))
     assert (drive.iops(64), drive.iops(256), drive.iops(1)) == (5000.0, 9000.0, None)
+    assert read_drive([decode(), decode(engine="threads")], 4096).engine == "io_uring, threads"
     assert drive.depths == [64] and drive.largest_step(64) == 32 and drive.largest_step(8) == 0
     assert drive.step_ns(10, 64) == (100, 300)  # 32 reads took 300: 10 take no longer
     with pytest.raises(ValueError, match="a file for each drive"):
