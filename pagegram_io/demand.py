@@ -62,6 +62,15 @@ def layers_of(layout: Layout) -> list[int | None]:
     return [*found] or [None]
 
 
+def check_documents(stream: Stream, batch: int) -> None:
+    """ValueError where the stream has fewer documents than a batch."""
+    if len(stream.document_starts) < batch:
+        raise ValueError(
+            f"{stream.name} has {len(stream.document_starts):,} documents, and a batch of {batch} needs as many; "
+            "say where they end by --eod or --documents, or give a smaller --batch"
+        )
+
+
 def demand(
     layout: Layout,
     stream: Stream,
@@ -80,20 +89,17 @@ def demand(
     beside, and reads a step are of steps that only make tokens. share: only what one rank reads, behind caches of its
     own. ValueError where the stream has fewer documents than the batch.
     """
-    if len(stream.document_starts) < batch:
-        raise ValueError(
-            f"{stream.name} has {len(stream.document_starts):,} documents, and a batch of {batch} needs as many; "
-            "say where they end by --eod or --documents, or give a smaller --batch"
-        )
+    check_documents(stream, batch)
     order = list(order or layers_of(layout))
     of_column = layout.layer_of_page_column().tolist()
     classes = np.array([order.index(None if layer < 0 else layer) for layer in of_column], np.uint32)
     serving = Serving(batch, window if stream.prompt_lengths is not None else None)
     source = _source(layout, stream, serving, unit, share)
-    served = serve(source, [capacity for _, capacity in caches], classes, tick=tick)
+    served = serve(source, [capacity for _, capacity in caches], classes, by_step=True, tick=tick)
     demands = []
     for (cache_bytes, capacity), one in zip(caches, served, strict=True):
         counts = one.step_reads
+        assert counts is not None
         layers = [
             LayerReads(layer, mean(counts[c]), quantile(counts[c], 0.5), quantile(counts[c], 0.99))
             for c, layer in enumerate(order)

@@ -49,7 +49,8 @@ class Drive:
 
     @property
     def depths(self) -> list[int]:
-        return sorted({step.depth for step in self.steps} | {rate.depth for rate in self.rates})
+        """Depths at which steps were measured; where none was, those of rates."""
+        return sorted({step.depth for step in self.steps} or {rate.depth for rate in self.rates})
 
     def largest_step(self, depth: int) -> float:
         """Reads of the largest step measured at a depth of at most ``depth``; 0 where none was."""
@@ -68,8 +69,11 @@ class Drive:
         return min(s.p50_ns for s in larger), min(s.p99_ns for s in larger)
 
     def at_least_ns(self, reads: float, depth: int) -> tuple[int, int]:
-        """(p50, p99) that a step of so many reads takes at least: what the largest measured of no more reads took."""
-        smaller = [s for s in self.steps if s.depth <= depth and s.reads_per_step <= reads]
+        """(p50, p99) that a step of so many reads takes at least: what the largest measured of no more reads took.
+
+        A step measured with fewer reads in flight bounds nothing: at this depth it might have been faster.
+        """
+        smaller = [s for s in self.steps if s.reads_per_step <= reads and s.depth >= min(depth, s.reads_per_step)]
         largest = max((s.reads_per_step for s in smaller), default=0.0)
         alike = [s for s in smaller if s.reads_per_step == largest]
         return min((s.p50_ns for s in alike), default=0), min((s.p99_ns for s in alike), default=0)
@@ -101,6 +105,10 @@ def refusal(row: Mapping[str, Any], page_bytes: int) -> str | None:
         return f"it read pages of {row.get('page_bytes')} bytes, and the table has pages of {page_bytes}"
     if row.get("mode") not in ("throughput", "decode"):
         return f"it is of mode {row.get('mode')!r}, neither throughput nor decode"
+    if row["mode"] == "decode" and row.get("cache_pages"):
+        return "its steps have different numbers of reads, those that its cache missed; measure without --cache"
+    if row["mode"] == "decode" and (row.get("jobs") or 1) > 1:
+        return f"its {row['jobs']} jobs made steps side by side, each slower for the others; measure with one"
     if row["mode"] == "decode" and (row.get("steps") or 0) < STEPS_MIN:
         return f"it holds {row.get('steps') or 0} steps, of which no 99th percentile can be told; measure longer"
     wanted = ("target", "depth", "reads", *(("step_p50_ns", "step_p99_ns") if row["mode"] == "decode" else ("iops",)))
@@ -144,7 +152,7 @@ def read_drive(rows: Sequence[Mapping[str, Any]], page_bytes: int, *, name: str 
     return Drive(
         target=first["target"],
         name=first.get("device_model") or first["target"],
-        engine=str(first.get("engine")),
+        engine=", ".join(dict.fromkeys(str(row.get("engine")) for row in kept)),
         span_bytes=max(int(row.get("span_bytes") or 0) for row in kept),
         steps=tuple(slowest[key] for key in sorted(slowest)),
         rates=tuple(rates),

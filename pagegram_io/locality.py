@@ -6,8 +6,9 @@ policy.drive needs totals alone. All counts are integers, and exact.
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from pagegram_io import native
 from pagegram_io.interleave import Block, ServedSource, Steps, step_begins
-from pagegram_io.native_caches import FIRST_ACCESS, Lru, count_verdicts, merge_steps
+from pagegram_io.native_caches import FIRST_ACCESS, MAX_CAPACITIES, Lru, count_verdicts, merge_steps
 from pagegram_io.policy import NOT_FULL, Counts, Result, Tick, pollution_lines
 from pagegram_io.tokens import Stream
 
@@ -108,9 +109,9 @@ def shape_of(source: ServedSource, classes: np.ndarray) -> StepShape:
 
 class Tally:
     """What caches of several sizes read, by class; tokens from ``warm`` on count, those from ``half`` on are the second
-    half. Sizes go from the smallest to the largest."""
+    half. Sizes go from the smallest to the largest. ``by_step``: whether steps are counted by their reads, too."""
 
-    def __init__(self, warm: int, half: int, class_count: int, size_count: int) -> None:
+    def __init__(self, warm: int, half: int, class_count: int, size_count: int, *, by_step: bool) -> None:
         self.warm, self.half = warm, half
         shape = class_count, size_count
         self.sums = {name: np.zeros(shape, np.int64) for name in ("misses", "later_misses", "cold", "decode")}
@@ -118,7 +119,7 @@ class Tally:
         self.shared = {name: np.zeros(class_count, np.int64) for name in names}  # the same for every size
         self.cold_tokens = self.decode_tokens = 0
         # Full later steps (of a log: of decode alone), by reads of classes 0..c: [class * size, reads].
-        self.step_reads = np.zeros((class_count * size_count, 1), np.int64)
+        self.step_reads = np.zeros((class_count * size_count, 1), np.uint32) if by_step else None
 
     def add(
         self, steps: Steps, full: np.ndarray, begin: int, used: np.ndarray, first: np.ndarray, reads: np.ndarray
@@ -137,19 +138,22 @@ class Tally:
         self.sums["decode"] += _total(reads if decode.all() else reads[decode])
         self.cold_tokens += int(np.count_nonzero(cold))
         self.decode_tokens += int(np.count_nonzero(decode))
-        begins = step_begins(steps.steps)
-        per_step = reads if len(begins) == lines else np.add.reduceat(reads, begins, axis=0)
-        self._add_steps(np.cumsum(per_step, axis=1, dtype=np.int64)[full & (begins + begin >= self.half)])
+        if self.step_reads is not None:
+            begins = step_begins(steps.steps)
+            per_step = reads if len(begins) == lines else np.add.reduceat(reads, begins, axis=0)
+            self._add_steps(
+                self.step_reads, np.cumsum(per_step, axis=1, dtype=np.int64)[full & (begins + begin >= self.half)]
+            )
 
-    def _add_steps(self, reads: np.ndarray) -> None:
+    def _add_steps(self, known: np.ndarray, reads: np.ndarray) -> None:
         """Steps by their reads, of each class and size at once: [steps, classes, sizes]."""
-        if not len(reads):
-            return
-        cells, width = len(self.step_reads), max(int(reads.max()) + 1, self.step_reads.shape[1])
-        places = reads.reshape(len(reads), cells) + width * np.arange(cells)
-        counts = np.bincount(places.ravel(), minlength=cells * width).reshape(cells, width)
-        counts[:, : self.step_reads.shape[1]] += self.step_reads
-        self.step_reads = counts
+        cells, width = known.shape
+        needed = int(reads.max(initial=0)) + 1
+        if needed > width:  # doubled, since a table of it all may be large and steps many
+            width = max(needed, 2 * width)
+            known = np.concatenate([known, np.zeros((cells, width - known.shape[1]), known.dtype)], axis=1)
+        np.add.at(known.reshape(-1), (reads.reshape(len(reads), cells) + width * np.arange(cells)).ravel(), 1)
+        self.step_reads = known
 
     def served(self, k: int, size: int, full_at: int | None, tokens: int, seconds: float, state_bytes: int) -> Served:
         """The k-th size alone."""
@@ -161,7 +165,7 @@ class Tally:
         return Served(
             Result([size], counts(""), counts("later_"), [full_at], tokens, seconds, state_bytes),
             {name: of_class[:, k] for name, of_class in self.sums.items()},
-            self.step_reads.reshape(*self.sums["misses"].shape, -1)[:, k],
+            None if self.step_reads is None else self.step_reads.reshape(*self.sums["misses"].shape, -1)[:, k],
             self.cold_tokens,
             self.decode_tokens,
         )
@@ -173,11 +177,11 @@ def _total(counts: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Served:
-    """One cache size behind a schedule: totals; sums by class; and steps by their reads of classes 0..c."""
+    """One cache size behind a schedule: totals; sums by class; and, where asked for, steps by reads of classes 0..c."""
 
     result: Result
     sums: dict[str, np.ndarray]
-    step_reads: np.ndarray  # [class, reads]
+    step_reads: np.ndarray | None  # [class, reads]
     cold_tokens: int
     decode_tokens: int
 
@@ -213,6 +217,33 @@ def shape_facts(shape: StepShape, c: int) -> dict[str, Any]:
     }
 
 
+class _Caches:
+    """Exact LRU caches of any number of sizes, ascending, which share a pass; in as many handles as that takes."""
+
+    def __init__(self, unit_count: int, sizes: list[int], columns: int) -> None:
+        one_class = np.zeros(columns, np.uint32)
+        self._parts = [sizes[i : i + MAX_CAPACITIES] for i in range(0, len(sizes), MAX_CAPACITIES)]
+        self._handles = [Lru(unit_count, part, one_class) for part in self._parts]
+
+    def access(self, block: Block, cut: int, pollution: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+        """Of the sizes of each handle: verdicts on a block, and how many sizes; pollution comes before line ``cut``."""
+        lines = len(block.units)
+        for part, handle in zip(self._parts, self._handles, strict=True):
+            missed = np.empty(block.units.shape, np.uint8)
+            handle.access(block.units[:cut], missed=missed[:cut])
+            if cut < lines:
+                handle.access(pollution)
+                handle.access(block.units[cut:], missed=missed[cut:])
+            yield missed, len(part)
+
+    def full_at_lines(self) -> list[int]:
+        return [int(line) for handle in self._handles for line in handle.counts()[3]]
+
+    @property
+    def state_bytes(self) -> int:
+        return sum(handle.state_bytes for handle in self._handles)
+
+
 def serve(
     source: ServedSource,
     capacities: Sequence[int],
@@ -221,13 +252,14 @@ def serve(
     warm_tokens: int = 0,
     pollution_pages: int = 0,
     shape: StepShape | None = None,
+    by_step: bool = False,
     tick: Tick | None = None,
 ) -> list[Served]:
     """Push a whole schedule through caches of all capacities (in the source's units) in one pass, all cold.
 
     classes: of each page column of the layout. pollution_pages are read through each cache once, in order, where the
-    second half begins; they are not counted. shape, where given, is told of each block. Raises ValueError as
-    policy.drive does.
+    second half begins; they are not counted. shape, where given, is told of each block. by_step: count steps by their
+    reads. Raises ValueError as policy.drive does.
     """
     tokens = source.token_count
     if not 0 <= warm_tokens < tokens:
@@ -235,40 +267,41 @@ def serve(
     started = time.perf_counter()
     half = warm_tokens + (tokens - warm_tokens) // 2
     classes = np.tile(classes, 1 + source.serving.draft).astype(np.uint32)
-    sizes = sorted(capacities)
+    sizes = sorted(set(capacities))
     pollution = pollution_lines(source.page_count, min(pollution_pages, sizes[-1]), source.page_columns)
     held = source.page_count + int(np.count_nonzero(pollution != native.NO_PAGE))
-    cache = Lru(held, sizes, np.zeros(source.page_columns, np.uint32))
-    tally = Tally(warm_tokens, half, int(classes.max()) + 1, len(sizes))
+    caches = _Caches(held, sizes, source.page_columns)
+    tally = Tally(warm_tokens, half, int(classes.max()) + 1, len(sizes), by_step=by_step)
+    count = _page_reads if source.unit == "page" else functools.partial(_row_reads, source)
     done = 0
     for block in source.blocks():
         if shape is not None:
             shape.add(block)
-        begins, lines = step_begins(block.steps.steps), len(block.units)
-        full = documents_in_steps(block.steps, begins) == source.serving.interleave
-        if source.stream.prompt_lengths is not None:  # of a log, steps that read no prompt beside
-            full &= np.logical_and.reduceat(block.steps.decode, begins)
-        missed = np.empty(block.units.shape, np.uint8)
+        lines = len(block.units)
         cut = half - done if len(pollution) and 0 <= half - done < lines else lines
-        cache.access(block.units[:cut], missed=missed[:cut])
-        if cut < lines:
-            cache.access(pollution)
-            cache.access(block.units[cut:], missed=missed[cut:])
-        if source.unit == "page":
-            counts = count_verdicts(block.units, missed, classes, len(sizes))
-        else:
-            counts = _row_reads(source, block, missed, classes, len(sizes))
-        tally.add(block.steps, full, done, *counts)
+        counts = [count(block, missed, classes, some) for missed, some in caches.access(block, cut, pollution)]
+        used, first, _ = counts[0]  # the same for every size
+        reads = np.concatenate([of_part[2] for of_part in counts], axis=2)
+        tally.add(block.steps, _full_steps(source, block), done, used, first, reads)
         done += lines
         if tick:
             tick(block.units.size)
     seconds = time.perf_counter() - started
-    full_at = [_full_at(int(line), half, len(pollution)) for line in cache.counts()[3]]
+    full_at = [_full_at(line, half, len(pollution)) for line in caches.full_at_lines()]
     return [
-        tally.served(k, capacity, full_at[k], tokens - warm_tokens, seconds, cache.state_bytes)
+        tally.served(k, capacity, full_at[k], tokens - warm_tokens, seconds, caches.state_bytes)
         for capacity in capacities
         for k in (sizes.index(capacity),)
     ]
+
+
+def _full_steps(source: ServedSource, block: Block) -> np.ndarray:
+    """Of each step, whether all documents in turn take part and, of a log, no prompt is read beside."""
+    begins = step_begins(block.steps.steps)
+    full = documents_in_steps(block.steps, begins) == source.serving.interleave
+    if source.stream.prompt_lengths is not None:
+        full &= np.logical_and.reduceat(block.steps.decode, begins)
+    return full
 
 
 def _full_at(line: int, half: int, pollution: int) -> int | None:
@@ -283,6 +316,12 @@ def documents_in_steps(steps: Steps, begins: np.ndarray) -> np.ndarray:
     entered = np.ones(len(steps.positions), np.int64)
     entered[1:] = (np.diff(steps.positions) != 1) | (np.diff(steps.steps) != 0) | (steps.depths[1:] == 0)
     return np.add.reduceat(entered, begins)
+
+
+def _page_reads(
+    block: Block, missed: np.ndarray, classes: np.ndarray, size_count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return count_verdicts(block.units, missed, classes, size_count)
 
 
 def _row_reads(

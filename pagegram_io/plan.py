@@ -81,12 +81,18 @@ class LayerTime:
 
 @dataclass(frozen=True)
 class Rates:
-    """Tokens a second; where a time is known only from below, the most that they can be. None: neither is known."""
+    """Tokens a second; the most that they can be, where a time is known only from below, or where compute is known but
+    not how much of it comes before the rows are needed. None: not known, and no bound is."""
 
     p50: float | None
     p99: float | None
     p50_most: float | None = None
     p99_most: float | None = None
+
+    @property
+    def p99_bound(self) -> float | None:
+        """What is not exceeded (p99), if anything is known."""
+        return self.p99 if self.p99_most is None else self.p99_most
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,8 @@ def judge(demand: Demand, drive: AnyDrive | None, goal: Goal, depth: int, rank: 
             reason, not_ruled_out = _only_published(times[-1], drive, depth), True
         elif unmeasured is not None:
             reason = _beyond(unmeasured, drive, depth)
+        elif _overlap_decides(rates, goal):
+            reason = _overlap_decides(rates, goal)
         else:
             verdict, reason = GO, _met(times, rates.p99, goal)
     assert reason is not None
@@ -136,12 +144,14 @@ def judge(demand: Demand, drive: AnyDrive | None, goal: Goal, depth: int, rank: 
 
 def compute_alone(batch: int, goal: Goal) -> str | None:
     """Why no drive and no cache would do; None where they might."""
-    most = batch * 1e9 / goal.compute_ns if goal.compute_ns else None
+    least_ns = goal.compute_ns or max(goal.deadlines.values(), default=0)
+    most = batch * 1e9 / least_ns if least_ns else None
     if most is None or goal.tokens_per_second is None or most >= goal.tokens_per_second:
         return None
+    whose = "compute alone" if goal.compute_ns else "compute before the last layer that needs rows alone"
     return (
-        f"compute alone, {_time(goal.compute_ns or 0)} a step, allows {most:,.0f} tokens/s at batch {batch}, below the "
-        f"goal of {goal.tokens_per_second:,.0f}"
+        f"{whose}, {_time(least_ns)} a step, allows {most:,.0f} tokens/s at batch {batch}, below the goal of "
+        f"{goal.tokens_per_second:,.0f}"
     )
 
 
@@ -198,11 +208,22 @@ def _too_late(times: Sequence[LayerTime], drive: AnyDrive) -> str | None:
 
 
 def _too_slow(rates: Rates, drive: AnyDrive, goal: Goal) -> str | None:
-    known = rates.p99 if rates.p99 is not None else rates.p99_most
+    known = rates.p99_bound
     if goal.tokens_per_second is None or known is None or known >= goal.tokens_per_second:
         return None
-    shown = f"{known:,.0f}" if rates.p99 is not None else f"at most {known:,.0f}"
+    shown = f"{known:,.0f}" if rates.p99_most is None else f"at most {known:,.0f}"
     return f"{shown} tokens/s (p99{_by(drive)}) are below the goal of {goal.tokens_per_second:,.0f}"
+
+
+def _overlap_decides(rates: Rates, goal: Goal) -> str | None:
+    """Why compute does not say whether the goal is met: reads may be hidden behind all of it, or behind none."""
+    if goal.tokens_per_second is None or rates.p99 is None or rates.p99 >= goal.tokens_per_second:
+        return None
+    most = rates.p99_bound or 0.0
+    return (
+        f"{rates.p99:,.0f} tokens/s (p99) where rows are needed as a step starts, {most:,.0f} where only at its end; "
+        "give --deadline or --model-layers"
+    )
 
 
 def _by(drive: AnyDrive) -> str:
@@ -232,14 +253,14 @@ def measure_command(reads: int, depth: int, target: str | None) -> str:
 
 def _rates(batch: int, times: Sequence[LayerTime], goal: Goal) -> Rates:
     found: dict[str, float | None] = {}
+    deadlines = [t.deadline_ns for t in times]
     for name in ("p50", "p99"):
         known = [getattr(t, f"{name}_ns") for t in times]
         least = [getattr(t, f"{name}_least_ns") if ns is None else ns for ns, t in zip(known, times, strict=True)]
-        deadlines = [t.deadline_ns for t in times]
         found[name] = tokens_per_second(batch, list(zip(known, deadlines, strict=True)), goal.compute_ns)
-        if None in known and any(least):
-            most = tokens_per_second(batch, list(zip(least, deadlines, strict=True)), goal.compute_ns)
-            found[f"{name}_most"] = most
+        if (None in known and any(least)) or (None in deadlines and goal.compute_ns is not None and any(least)):
+            latest = [goal.compute_ns if deadline is None else deadline for deadline in deadlines]
+            found[f"{name}_most"] = tokens_per_second(batch, list(zip(least, latest, strict=True)), goal.compute_ns)
     return Rates(**found)
 
 
@@ -248,7 +269,8 @@ def tokens_per_second(
 ) -> float | None:
     """Of (arrival, deadline) by layer: compute and the longest wait for rows; without compute, the reads alone.
 
-    None where an arrival is not known, or where a step takes no time at all.
+    Rows without a deadline are needed as the step starts: no compute hides their reads. None where an arrival is not
+    known, or where a step takes no time at all.
     """
     arrivals = [arrival for arrival, _ in times if arrival is not None]
     if len(arrivals) < len(times):
@@ -256,7 +278,7 @@ def tokens_per_second(
     if compute_ns is None:
         step = max(arrivals)
     else:
-        waits = [a - (d if d is not None else compute_ns) for a, (_, d) in zip(arrivals, times, strict=True)]
+        waits = [a - (d or 0) for a, (_, d) in zip(arrivals, times, strict=True)]
         step = compute_ns + max(0, *waits)
     return batch * 1e9 / step if step else None
 

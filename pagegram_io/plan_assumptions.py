@@ -68,14 +68,13 @@ def _of_ranks(of: Circumstances) -> list[str]:
 
 def _of_drive(drive: AnyDrive | None, of: Circumstances) -> list[str]:
     if isinstance(drive, Profile):
-        lines = [
-            f"Drive: published figures alone ({drive.figures}), from {drive.source}. Times are lower bounds (>=) and "
-            "rates upper ones (<=), so no verdict is go: a step takes no less than a read alone does, and than its "
-            "reads do at the highest rate published.",
+        return [
+            f"Drive: published figures alone ({drive.figures}), from {drive.source}. Drives can beat what their makers "
+            f"say by some percent, so {drive.most_iops:,} reads/s are allowed for.",
+            "Times are lower bounds (>=) and rates upper ones (<=), so no verdict is go: a step takes no less than its "
+            "reads do at that rate.",
+            "Prefill tokens/s are what that rate allows, compute not counted.",
         ]
-        if drive.most_iops:
-            lines.append("Prefill tokens/s are what the published rate allows, compute not counted.")
-        return lines
     lines = [
         "A step's p99 time is the p99 of measured steps of at least its p99 reads: at most 2 % of steps are slower."
     ]
@@ -96,6 +95,10 @@ def _of_compute(goal: Goal) -> list[str]:
     lines = ["Time to hash, to look rows up and to copy them to where they are used is not counted."]
     if goal.compute_ns is not None or goal.deadlines:
         lines.append("Compute times are as given, the same at every batch.")
+    if goal.compute_ns is not None and not goal.deadlines:
+        lines.append(
+            "Without --deadline, a go counts on no read being hidden behind compute, a no go on all of them being so."
+        )
     if goal.compute_ns is None:
         lines.append("Without --compute, tokens/s are what the reads alone allow.")
     lines.append("Tokens/s (p99) are those of a slow step; over many steps, throughput is nearer to p50's.")

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from pagegram_io import changes, plan
 from pagegram_io.changes import Change, Setting
-from pagegram_io.demand import Demand, demand, layers_of, prefill_reads, repacked, with_resident_scales
+from pagegram_io.demand import (
+    Demand,
+    check_documents,
+    demand,
+    layers_of,
+    prefill_reads,
+    repacked,
+    with_resident_scales,
+)
 from pagegram_io.drive import AnyDrive
 from pagegram_io.drive_profiles import Profile
 from pagegram_io.job import about_layout, about_stream
@@ -64,6 +72,7 @@ class Planner:
         self._sizes = self._grid(caches)
         self._demands: dict[tuple[str, int, int | None], list[Demand]] = {}
         self._prefill: dict[int | None, dict[int, float | None]] = {}
+        self._threads: int | None = None
 
     def _reading(self, shares: Sequence[RankShare]) -> list[RankShare]:
         """The ranks that have any row to read."""
@@ -88,19 +97,28 @@ class Planner:
         return [(sizes[capacity], capacity) for capacity in sorted(sizes)]
 
     def make_passes(self, batches: Sequence[int], *, threads: int | None = None) -> None:
-        """The passes that any plan of these batches needs, on threads, with a bar; those that changes need come later.
+        """The passes that any plan of these batches needs; those that changes need come later.
 
-        Ctrl-C raises KeyboardInterrupt, which says how far they came.
+        Ctrl-C raises KeyboardInterrupt, which says how far they came. ValueError, before any of them, where the stream
+        has too few documents for a batch.
         """
-        from pagegram_io.progress import progress
-
+        for batch in batches:
+            check_documents(self.stream, batch)
+        self._threads = threads
         tasks: list[Callable[[Tick], object]] = []
         for share in self.shares:
             tasks.append(functools.partial(self._make_prefill, share))
             tasks += [functools.partial(self.demands, batch, "", share) for batch in batches]
-        accesses = len(self.stream) * len(self.layout.group_of_page_column())
-        with progress("planning", accesses * len(tasks)) as advance:
-            on_threads(tasks, [accesses] * len(tasks), threads=threads, report=advance)
+        self._on_threads("planning", tasks, self.layout)
+
+    def _on_threads(self, title: str, tasks: Sequence[Callable[[Tick], object]], layout: Layout) -> None:
+        """Passes of a layout, with a bar."""
+        from pagegram_io.progress import progress
+
+        columns = layout.column_count if self.unit == "row" else len(layout.group_of_page_column())
+        accesses = len(self.stream) * columns
+        with progress(title, accesses * len(tasks)) as advance:
+            on_threads(tasks, [accesses] * len(tasks), threads=self._threads, report=advance)
 
     def warnings(self) -> list[str]:
         """What would flatter a measurement of this plan: a filler stream, a table that the kernel keeps in RAM."""
@@ -119,9 +137,8 @@ class Planner:
         """At each size of the grid, once for each placement and rank."""
         key = (placement, batch, _rank(share))
         if key not in self._demands:
-            layouts = {"": self.layout} | {name: layout for name, (layout, _) in self._placements.items()}
             self._demands[key] = demand(
-                layouts[placement],
+                self._placements[placement][0] if placement else self.layout,
                 self.stream,
                 self._sizes,
                 batch,
@@ -180,6 +197,10 @@ class Planner:
 
     def judge(self, batch: int, setting: Setting) -> Judgement:
         """What would become of a step, were the setting so; of the rank that it waits for."""
+        if setting.placement and (setting.placement, batch, _rank(self.shares[-1])) not in self._demands:
+            layout, _ = self._placements[setting.placement]
+            tasks = [functools.partial(self.demands, batch, setting.placement, share) for share in self.shares]
+            self._on_threads("planning a change", tasks, layout)
         judgements = []
         for share in self.shares:
             demands = self.demands(batch, setting.placement, share)
@@ -313,16 +334,10 @@ class Planner:
 
 
 def about_profile(drive: AnyDrive | None) -> dict[str, Any]:
-    """The published figures of a record, and who published them."""
+    """The published rate of a record, and who published it."""
     if not isinstance(drive, Profile):
         return {}
-    return {
-        "profile": drive.name,
-        "profile_source": drive.source,
-        "published_latency_p50_ns": drive.latency_p50_ns,
-        "published_latency_p99_ns": drive.latency_p99_ns,
-        "published_most_iops": drive.most_iops,
-    }
+    return {"profile": drive.name, "profile_source": drive.source, "published_iops": drive.published_iops}
 
 
 def about_ranks(shares: Sequence[RankShare | None]) -> dict[str, Any]:

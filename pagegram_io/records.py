@@ -274,7 +274,7 @@ class EvalRecord:
 class PlanRecord:
     """What a drive makes of a table behind one cache at one batch; of one layer's rows where `layer` says so.
 
-    Of a drive profile, `profile` and its published figures: times are then bounds (`_least`, `_most`), as they are
+    Of a drive profile, `profile` and its published rate: times are then bounds (`_least`, `_most`), as they are
     where steps of so many reads were not measured. Of ranks: a record of the step, which waits for `slowest_rank`, and
     one for each `rank`; the cache is each rank's own.
     """
@@ -320,9 +320,7 @@ class PlanRecord:
     depth: int | None
     profile: str | None = None
     profile_source: str | None = None
-    published_latency_p50_ns: int | None = None
-    published_latency_p99_ns: int | None = None
-    published_most_iops: int | None = None
+    published_iops: int | None = None
     largest_step_measured: float | None
     arrival_p50_ns: int | None
     arrival_p99_ns: int | None

@@ -105,7 +105,9 @@ def test_served_counts_are_the_twins(
     classes = np.zeros(len(layout.group_of_page_column()), np.uint32)
     source = ServedSource(layout, stream, serving)
     shape = shape_of(source, classes)
-    served, none = serve(source, [capacity, 0], classes, warm_tokens=warm, pollution_pages=pollution, shape=shape)
+    served, none = serve(
+        source, [capacity, 0], classes, warm_tokens=warm, pollution_pages=pollution, shape=shape, by_step=True
+    )
     pages = pages_by_visit(layout, stream, serving)
     steps = visits(stream, serving)
     seen = twin.serve(
@@ -126,6 +128,7 @@ def test_served_counts_are_the_twins(
     assert (int(later.misses[0][0]), int(later.compulsory[0])) == (seen.second, seen.second_compulsory)
     assert served.result.full_at_token == [seen.full_at]
     assert (served.sums["cold"][0], served.sums["decode"][0]) == (seen.cold, seen.decode)
+    assert served.step_reads is not None
     reads = served.step_reads[0]
     assert reads.tolist() == np.bincount(seen.step_reads, minlength=len(reads)).tolist()
     assert shape.pages_by_step.tolist() == np.bincount(seen.pages_by_step).tolist()
@@ -137,6 +140,39 @@ def test_served_counts_are_the_twins(
         assert quantile(reads, 0.5) == ordered[(len(ordered) + 1) // 2 - 1]
         assert quantile(reads, 0.99) == ordered[-(-len(ordered) * 99 // 100) - 1]
         assert mean(reads) == pytest.approx(np.mean(ordered))
+
+
+@settings(max_examples=25)
+@given(
+    streams(),
+    servings,
+    st.sampled_from(LAYOUTS[:6]),
+    st.sampled_from(["page", "row"]),
+    st.lists(st.integers(0, 400), min_size=65, max_size=140),
+    st.integers(0, 30),
+)
+def test_any_number_of_sizes_in_one_pass_equals_each_alone(
+    stream: Stream, serving: Serving, layout: Layout, unit: str, sizes: list[int], pollution: int
+) -> None:
+    """More than one handle takes, in any order, some twice, some of no pages and some above the table."""
+    classes = layout.group_of_page_column()
+    source = ServedSource(layout, stream, serving, unit=unit)
+    more = {"warm_tokens": len(stream) // 3, "pollution_pages": 0 if unit == "row" else pollution, "by_step": True}
+    together = serve(source, sizes, classes, **more)  # type: ignore[arg-type]
+    assert [one.result.sizes for one in together] == [[size] for size in sizes]
+    for k in range(0, len(sizes), 9):
+        (alone,) = serve(source, [sizes[k]], classes, **more)  # type: ignore[arg-type]
+        for a, b in ((alone.result.total, together[k].result.total),
+                     (alone.result.second_half, together[k].result.second_half)):  # fmt: skip
+            assert (a.accesses.tolist(), a.compulsory.tolist(), a.misses.tolist()) == (
+                b.accesses.tolist(), b.compulsory.tolist(), b.misses.tolist()
+            )  # fmt: skip
+        assert alone.result.full_at_token == together[k].result.full_at_token
+        assert {n: v.tolist() for n, v in alone.sums.items()} == {n: v.tolist() for n, v in together[k].sums.items()}
+        assert alone.step_reads is not None and together[k].step_reads is not None
+        wide = np.zeros((2, *together[k].step_reads.shape), np.int64)  # the table of many sizes may be wider
+        wide[0, :, : alone.step_reads.shape[1]], wide[1] = alone.step_reads, together[k].step_reads
+        assert wide[0].tolist() == wide[1].tolist()
 
 
 @settings(max_examples=30)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from test_plan import DRIVE, MS, US, make_drive
+from test_plan import DRIVE, US, make_drive
 
 from pagegram_io.changes import KINDS, PARTS, Change, Setting, candidates, cheapest, text_of
 from pagegram_io.drive_profiles import Profile
@@ -119,8 +119,8 @@ def test_a_plan_finds_a_pair_where_no_single_change_will_do() -> None:
 
 
 def test_published_figures_make_a_change_a_perhaps() -> None:
-    fast = Profile("fast", "its maker", most_iops=10**9)
-    slow = Profile("slow", "its maker", latency_p50_ns=MS)
+    fast = Profile("fast", "its maker", 10**9)
+    slow = Profile("slow", "its maker", 1000)
     bad = planner_of(20, DRIVE, slow).judgements(4)[0]
     assert bad.verdict == NO_GO and "no drive given here is" in planner_of(20, DRIVE, slow).change(bad)
     assert planner_of(20, DRIVE, fast).change(bad).startswith("perhaps the drive fast: published figures of fast")

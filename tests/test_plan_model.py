@@ -68,6 +68,35 @@ def test_a_plan_reads_what_simulate_reads(folder: Path, capsys: pytest.CaptureFi
     assert whole["reads_per_token"] == pytest.approx(record["reads_per_token_second_half"])
 
 
+@pytest.mark.parametrize(("path", "unit"), [("page", "page"), ("row", "row")])
+def test_a_plan_of_many_caches_reads_what_simulate_reads(
+    folder: Path, capsys: pytest.CaptureFixture[str], path: str, unit: str
+) -> None:
+    """More sizes than one handle takes, with doublings beside them; none, and more than the table, among them."""
+    caches = ",".join(["none", "1GiB", *(f"{4 * n}KiB" for n in range(1, 71))])
+    words = [*TABLE, *STREAM, "--cache", caches]
+    plan = planned(capsys, *words, "--batch", "4,4", "--goal", "10", "--path", path)
+    found = simulated(capsys, *words, "--interleave", "4", "--cache-unit", unit)
+    wholes = {r["cache_pages"]: r for r in plan if r["layer"] is None}
+    assert len(wholes) == len([r for r in plan if r["layer"] is None]) == 72  # a batch named twice is planned once
+    for record in found:
+        whole = wholes[record["cache_pages"]]
+        assert whole["reads_per_token"] == pytest.approx(record["reads_per_token_second_half"])
+        assert whole["cache_full_at_token"] == record["cache_full_at_token"]
+
+
+def test_too_few_documents_are_known_before_anything_is_simulated(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("a pass was made")
+
+    monkeypatch.setattr("pagegram_io.demand.serve", never)
+    assert run(["plan", *TABLE, *STREAM, "--batch", "1,4,201", "--goal", "10"]) == 2
+    err = capsys.readouterr().err
+    assert "200 documents, and a batch of 201" in err and len(err.splitlines()) == 1
+
+
 def test_the_cheapest_change_is_a_placement_that_can_be_had(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Eight rows and eight scales a token: together, or with the scales in RAM, they are half the reads or fewer."""
     words = [*STREAM, "--cache", "4KiB", "--batch", "1", "--deadline", "1=80us,14=160us"]

@@ -108,7 +108,7 @@ def parse_deadlines(text: str) -> dict[int | None, int]:
 )  # fmt: skip
 @click.option(
     "--depth", type=click.IntRange(1, 32768), metavar="N", help="Reads the engine keeps in flight; default: the "
-    "largest measured. [e.g. 64]",
+    "most with which steps were measured. [e.g. 64]",
 )  # fmt: skip
 @click.option(
     "--cache", "caches", type=CACHES, default="1GiB,4GiB", show_default=True, metavar="LIST",
@@ -183,7 +183,7 @@ def command(**values: Any) -> None:
     layout = _layout(values)
     goal = _goal(values, layout)
     drives = _drives(values, layout.page_bytes)
-    depth = values["depth"] or max((d for drive in drives for d in drive.depths), default=64)
+    depth = values["depth"] or max(drives[0].depths if drives else [], default=64)
     records, asked, lines = _plan(values, layout, goal, drives, depth, model)
     if values["csv_path"]:
         write_csv(records, values["csv_path"], force=values["force"])
@@ -218,8 +218,7 @@ def _batches(values: dict[str, Any]) -> tuple[int, ...]:
         return (values["concurrency"] or CONCURRENCY,)
     if not all(1 <= batch <= 65536 for batch in values["batches"]):
         raise click.UsageError("--batch: documents side by side are 1 to 65536")
-    batches: tuple[int, ...] = values["batches"]
-    return batches
+    return tuple(dict.fromkeys(values["batches"]))
 
 
 def _layout(values: dict[str, Any]) -> Layout:
