@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerReads:
-    """Reads of one step up to and including a layer's, in the order in which layers need them; second half only."""
+    """Reads of one step up to and including a layer's, in the order in which layers need them, and the layer's own;
+    second half only."""
 
     layer: int | None
     mean: float
     p50: int
     p99: int
+    own_p50: int
+    own_p99: int
 
 
 @dataclass(frozen=True)
@@ -98,10 +101,10 @@ def demand(
     served = serve(source, [capacity for _, capacity in caches], classes, by_step=True, tick=tick)
     demands = []
     for (cache_bytes, capacity), one in zip(caches, served, strict=True):
-        counts = one.step_reads
-        assert counts is not None
+        assert one.step_reads is not None
+        counts, own = one.step_reads
         layers = [
-            LayerReads(layer, mean(counts[c]), quantile(counts[c], 0.5), quantile(counts[c], 0.99))
+            LayerReads(layer, mean(counts[c]), *(quantile(of[c], q) for of in (counts, own) for q in (0.5, 0.99)))
             for c, layer in enumerate(order)
         ]
         demands.append(

@@ -118,8 +118,9 @@ class Tally:
         names = "accesses", "compulsory", "later_accesses", "later_compulsory"
         self.shared = {name: np.zeros(class_count, np.int64) for name in names}  # the same for every size
         self.cold_tokens = self.decode_tokens = 0
-        # Full later steps (of a log: of decode alone), by reads of classes 0..c: [class * size, reads].
-        self.step_reads = np.zeros((class_count * size_count, 1), np.uint32) if by_step else None
+        # Full later steps (of a log: of decode alone), by reads of classes 0..c, and then of class c alone:
+        # [2 * class * size, reads].
+        self.step_reads = np.zeros((2 * class_count * size_count, 1), np.uint32) if by_step else None
 
     def add(
         self, steps: Steps, full: np.ndarray, begin: int, used: np.ndarray, first: np.ndarray, reads: np.ndarray
@@ -141,12 +142,11 @@ class Tally:
         if self.step_reads is not None:
             begins = step_begins(steps.steps)
             per_step = reads if len(begins) == lines else np.add.reduceat(reads, begins, axis=0)
-            self._add_steps(
-                self.step_reads, np.cumsum(per_step, axis=1, dtype=np.int64)[full & (begins + begin >= self.half)]
-            )
+            own = per_step[full & (begins + begin >= self.half)].astype(np.int64)
+            self._add_steps(self.step_reads, np.concatenate([np.cumsum(own, axis=1), own], axis=1))
 
     def _add_steps(self, known: np.ndarray, reads: np.ndarray) -> None:
-        """Steps by their reads, of each class and size at once: [steps, classes, sizes]."""
+        """Steps by their reads, of each class (twice: see above) and size at once: [steps, 2 * classes, sizes]."""
         cells, width = known.shape
         needed = int(reads.max(initial=0)) + 1
         if needed > width:  # doubled, since a table of it all may be large and steps many
@@ -165,7 +165,7 @@ class Tally:
         return Served(
             Result([size], counts(""), counts("later_"), [full_at], tokens, seconds, state_bytes),
             {name: of_class[:, k] for name, of_class in self.sums.items()},
-            None if self.step_reads is None else self.step_reads.reshape(*self.sums["misses"].shape, -1)[:, k],
+            None if self.step_reads is None else self.step_reads.reshape(2, *self.sums["misses"].shape, -1)[:, :, k],
             self.cold_tokens,
             self.decode_tokens,
         )
@@ -177,11 +177,12 @@ def _total(counts: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Served:
-    """One cache size behind a schedule: totals; sums by class; and, where asked for, steps by reads of classes 0..c."""
+    """One cache size behind a schedule: totals; sums by class; and, where asked for, steps by their reads: of classes
+    0..c together, and of each alone."""
 
     result: Result
     sums: dict[str, np.ndarray]
-    step_reads: np.ndarray | None  # [class, reads]
+    step_reads: np.ndarray | None  # [2, class, reads]
     cold_tokens: int
     decode_tokens: int
 

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pagegram_io.demand import Demand, LayerReads
+from pagegram_io.demand import Demand
 from pagegram_io.drive import STEPS_MIN, AnyDrive
+from pagegram_io.plan_times import LayerTime, Rates, layer_times, rates_of
 from pagegram_io.records import PlanRecord
 from pagegram_io.sizes import format_bytes
 
@@ -61,46 +62,11 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class LayerTime:
-    """When a layer's rows have all arrived, counted from the start of the step; None where it was not measured."""
-
-    layer: int | None
-    reads_mean: float
-    reads_p50: int
-    reads_p99: int
-    p50_ns: int | None
-    p99_ns: int | None
-    deadline_ns: int | None
-    p50_least_ns: int = 0  # where so many reads were not measured: what fewer took, or what published figures allow
-    p99_least_ns: int = 0
-
-    @property
-    def late(self) -> bool:
-        return self.deadline_ns is not None and max(self.p99_ns or 0, self.p99_least_ns) > self.deadline_ns
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Tokens a second; the most that they can be, where a time is known only from below, or where compute is known but
-    not how much of it comes before the rows are needed. None: not known, and no bound is."""
-
-    p50: float | None
-    p99: float | None
-    p50_most: float | None = None
-    p99_most: float | None = None
-
-    @property
-    def p99_bound(self) -> float | None:
-        """What is not exceeded (p99), if anything is known."""
-        return self.p99 if self.p99_most is None else self.p99_most
-
-
-@dataclass(frozen=True)
 class Judgement:
     """A verdict with its reason, and the numbers that it rests on.
 
     not_ruled_out: not known, but only because the drive's figures are published ones, which allow it. rank: whose reads
-    these are, where a table is dealt to several.
+    these are, where a table is dealt to several. asked: how the rows of several layers are asked for.
     """
 
     verdict: str
@@ -108,6 +74,7 @@ class Judgement:
     demand: Demand
     layers: tuple[LayerTime, ...]
     rates: Rates
+    asked: str | None = None
     not_ruled_out: bool = False
     rank: int | None = None
 
@@ -118,28 +85,24 @@ class Judgement:
 
 def judge(demand: Demand, drive: AnyDrive | None, goal: Goal, depth: int, rank: int | None = None) -> Judgement:
     """What a drive at a depth makes of a demand. Without a drive nothing is known."""
-    times = tuple(_layer_time(layer, drive, goal, depth) for layer in demand.layers)
-    rates = _rates(demand.batch, times, goal)
+    times, asked = layer_times(demand, drive, [goal.deadlines.get(reads.layer) for reads in demand.layers], depth)
+    rates = Rates() if drive is None else rates_of(demand.batch, times, goal.compute_ns)
     verdict, reason, not_ruled_out = NOT_KNOWN, unknown_reads(demand, rank), False
     if compute_alone(demand.batch, goal):
         verdict, reason = NO_GO, compute_alone(demand.batch, goal)
     elif reason is None and drive is None:
         reason = "there is no device record; make one with pagegram-io nvme --decode, and give --device"
     elif reason is None and drive is not None:
-        late = _too_late(times, drive) or _too_slow(rates, drive, goal)
-        unmeasured = next((t for t in times if t.p99_ns is None), None)
-        if late:
-            verdict, reason = NO_GO, late
+        ruled_out = _too_late(times, drive) or _too_slow(rates, drive, goal)
+        if ruled_out:
+            verdict, reason = NO_GO, ruled_out
         elif drive.published:  # never "go", even where a step has no reads at p99
             reason, not_ruled_out = _only_published(times[-1], drive, depth), True
-        elif unmeasured is not None:
-            reason = _beyond(unmeasured, drive, depth)
-        elif _overlap_decides(rates, goal):
-            reason = _overlap_decides(rates, goal)
         else:
-            verdict, reason = GO, _met(times, rates.p99, goal)
+            open_question = _unmeasured(times, drive, depth) or _rate_open(times, rates, goal, drive, depth)
+            verdict, reason = (NOT_KNOWN, open_question) if open_question else (GO, _met(times, rates.p99, goal, asked))
     assert reason is not None
-    return Judgement(verdict, reason, demand, times, rates, not_ruled_out, rank)
+    return Judgement(verdict, reason, demand, times, rates, asked, not_ruled_out, rank)
 
 
 def compute_alone(batch: int, goal: Goal) -> str | None:
@@ -183,28 +146,13 @@ def unknown_reads(demand: Demand, rank: int | None = None) -> str | None:
     return None
 
 
-def _layer_time(reads: LayerReads, drive: AnyDrive | None, goal: Goal, depth: int) -> LayerTime:
-    p50 = drive.step_ns(reads.p50, depth) if drive else None
-    p99 = drive.step_ns(reads.p99, depth) if drive else None
-    return LayerTime(
-        layer=reads.layer,
-        reads_mean=reads.mean,
-        reads_p50=reads.p50,
-        reads_p99=reads.p99,
-        p50_ns=p50[0] if p50 else None,
-        p99_ns=p99[1] if p99 else None,
-        deadline_ns=goal.deadlines.get(reads.layer),
-        p50_least_ns=drive.at_least_ns(reads.p50, depth)[0] if drive and p50 is None else 0,
-        p99_least_ns=drive.at_least_ns(reads.p99, depth)[1] if drive and p99 is None else 0,
-    )
-
-
 def _too_late(times: Sequence[LayerTime], drive: AnyDrive) -> str | None:
     late = next((t for t in times if t.late), None)
-    if late is None or late.deadline_ns is None:
+    if late is None:
         return None
-    when = f"after {_time(late.p99_ns)}" if late.p99_ns is not None else f"no sooner than {_time(late.p99_least_ns)}"
-    return f"{_layer(late)} come {when} (p99{_by(drive)}), and are needed after {_time(late.deadline_ns)}"
+    sure = late.p99_ns == late.p99_least_ns
+    when = f"after {_time(late.p99_least_ns)}" if sure else f"no sooner than {_time(late.p99_least_ns)}"
+    return f"{_layer(late)} come {when} (p99{_by(drive)}), and are needed after {_time(late.deadline_ns or 0)}"
 
 
 def _too_slow(rates: Rates, drive: AnyDrive, goal: Goal) -> str | None:
@@ -215,75 +163,62 @@ def _too_slow(rates: Rates, drive: AnyDrive, goal: Goal) -> str | None:
     return f"{shown} tokens/s (p99{_by(drive)}) are below the goal of {goal.tokens_per_second:,.0f}"
 
 
-def _overlap_decides(rates: Rates, goal: Goal) -> str | None:
-    """Why compute does not say whether the goal is met: reads may be hidden behind all of it, or behind none."""
-    if goal.tokens_per_second is None or rates.p99 is None or rates.p99 >= goal.tokens_per_second:
+def _unmeasured(times: Sequence[LayerTime], drive: AnyDrive, depth: int) -> str | None:
+    """Why it is not known whether a layer's rows come in time: steps of so many reads were not measured."""
+    open_time = next((t for t in times if not t.in_time), None)
+    if open_time is None:
         return None
-    most = rates.p99_bound or 0.0
-    return (
-        f"{rates.p99:,.0f} tokens/s (p99) where rows are needed as a step starts, {most:,.0f} where only at its end; "
-        "give --deadline or --model-layers"
-    )
+    how = f"measure ({measure_command(_sizes(times), depth, drive.target)})"
+    largest = drive.largest_step(depth)
+    if not largest:
+        return f"no decode record at a depth of at most {depth}; {how}"
+    if open_time.p99_ns is None:
+        most = max(_sizes(times)) if len(times) == 1 else open_time.reads_p99
+        return f"{most} reads a step (p99) are beyond the largest step measured, {largest:,.0f}; {how}"
+    when = f"between {_time(open_time.p99_least_ns)} and {_time(open_time.p99_ns)} (p99), as far as steps were measured"
+    return f"{_layer(open_time)} come {when}, and are needed after {_time(open_time.deadline_ns or 0)}; {how}"
+
+
+def _rate_open(times: Sequence[LayerTime], rates: Rates, goal: Goal, drive: AnyDrive, depth: int) -> str | None:
+    """Why it is not known whether the goal of tokens a second is met, though rows come in time."""
+    if goal.tokens_per_second is None or (rates.p99 is not None and rates.p99 >= goal.tokens_per_second):
+        return None
+    most = f"{rates.p99_bound:,.0f}" if rates.p99_bound is not None else "any"
+    if rates.p99 is None:
+        return f"at most {most} tokens/s (p99), by the compute before the last layer that needs rows; give --compute"
+    if goal.compute_ns is not None and not goal.deadlines:
+        return (
+            f"{rates.p99:,.0f} tokens/s (p99) where rows are needed as a step starts, {most} where only at its end; "
+            "give --deadline or --model-layers"
+        )
+    how = f"measure ({measure_command(_sizes(times), depth, drive.target)})"
+    return f"between {rates.p99:,.0f} and {most} tokens/s (p99), as far as steps were measured; {how}"
+
+
+def _sizes(times: Sequence[LayerTime]) -> list[int]:
+    """The steps that this plan wants measured: each layer's own, and that of all reads."""
+    return sorted({max(reads, 1) for t in times for reads in (t.own_p99, times[-1].reads_p99)})
 
 
 def _by(drive: AnyDrive) -> str:
     return f", by published figures of {drive.name}" if drive.published else ""
 
 
-def _beyond(time: LayerTime, drive: AnyDrive, depth: int) -> str:
-    largest = drive.largest_step(depth)
-    how = f"measure ({measure_command(time.reads_p99, depth, drive.target)})"
-    if not largest:
-        return f"no decode record at a depth of at most {depth}; {how}"
-    return f"{time.reads_p99} reads a step (p99) are beyond the largest step measured, {largest:,.0f}; {how}"
-
-
 def _only_published(time: LayerTime, drive: AnyDrive, depth: int) -> str:
     least = f" ({_layer(time)} come no sooner than {_time(time.p99_least_ns)})" if time.p99_least_ns else ""
     return (
         f"published figures of {drive.name} do not rule it out{least}, and say no more; measure "
-        f"({measure_command(max(time.reads_p99, 1), depth, 'DEVICE')})"
+        f"({measure_command([max(time.reads_p99, 1)], depth, 'DEVICE')})"
     )
 
 
-def measure_command(reads: int, depth: int, target: str | None) -> str:
-    """The command whose record says how long a step of so many reads takes."""
-    return f"pagegram-io nvme --uniform --decode --batch {reads} --depth {depth} --json {target}"
+def measure_command(sizes: Sequence[int], depth: int, target: str | None) -> str:
+    """The command whose records say how long steps of so many reads take."""
+    batches = ",".join(map(str, sizes))
+    return f"pagegram-io nvme --uniform --decode --batch {batches} --depth {depth} --json {target}"
 
 
-def _rates(batch: int, times: Sequence[LayerTime], goal: Goal) -> Rates:
-    found: dict[str, float | None] = {}
-    deadlines = [t.deadline_ns for t in times]
-    for name in ("p50", "p99"):
-        known = [getattr(t, f"{name}_ns") for t in times]
-        least = [getattr(t, f"{name}_least_ns") if ns is None else ns for ns, t in zip(known, times, strict=True)]
-        found[name] = tokens_per_second(batch, list(zip(known, deadlines, strict=True)), goal.compute_ns)
-        if (None in known and any(least)) or (None in deadlines and goal.compute_ns is not None and any(least)):
-            latest = [goal.compute_ns if deadline is None else deadline for deadline in deadlines]
-            found[f"{name}_most"] = tokens_per_second(batch, list(zip(least, latest, strict=True)), goal.compute_ns)
-    return Rates(**found)
-
-
-def tokens_per_second(
-    batch: int, times: Sequence[tuple[int | None, int | None]], compute_ns: int | None
-) -> float | None:
-    """Of (arrival, deadline) by layer: compute and the longest wait for rows; without compute, the reads alone.
-
-    Rows without a deadline are needed as the step starts: no compute hides their reads. None where an arrival is not
-    known, or where a step takes no time at all.
-    """
-    arrivals = [arrival for arrival, _ in times if arrival is not None]
-    if len(arrivals) < len(times):
-        return None
-    if compute_ns is None:
-        step = max(arrivals)
-    else:
-        waits = [a - (d or 0) for a, (_, d) in zip(arrivals, times, strict=True)]
-        step = compute_ns + max(0, *waits)
-    return batch * 1e9 / step if step else None
-
-
-def _met(times: Sequence[LayerTime], rate: float | None, goal: Goal) -> str:
+def _met(times: Sequence[LayerTime], rate: float | None, goal: Goal, asked: str | None) -> str:
     parts = [
         f"{_layer(t)} come after {_time(t.p99_ns or 0)} (p99), in time for {_time(t.deadline_ns)}"
         for t in times
@@ -292,7 +227,7 @@ def _met(times: Sequence[LayerTime], rate: float | None, goal: Goal) -> str:
     if goal.tokens_per_second is not None:
         shown = "unbounded" if rate is None else f"{rate:,.0f}"
         parts.append(f"{shown} tokens/s (p99), at least the goal of {goal.tokens_per_second:,.0f}")
-    return "; ".join(parts)
+    return "; ".join(parts) + (f" (layers' rows asked for {asked})" if asked else "")
 
 
 def _layer(time: LayerTime) -> str:
@@ -309,17 +244,19 @@ def _time(value_ns: int) -> str:
 
 
 def drive_needed(judgement: Judgement, goal: Goal) -> str:
-    """What a faster drive would have to do, in numbers to look for."""
+    """What a faster drive would have to do, in numbers to look for: layer after layer, each before it is needed."""
     within = [t.deadline_ns for t in judgement.layers]
     if goal.tokens_per_second is not None and not any(t.late for t in judgement.layers):
         step = int(judgement.demand.batch * 1e9 / goal.tokens_per_second)
         wait = None if goal.compute_ns is None else step - goal.compute_ns
         within = [step if wait is None else wait + (t.deadline_ns or goal.compute_ns or 0) for t in judgement.layers]
-    wanted = [
-        f"{t.reads_p99} reads at once within {_time(time)}"
-        for t, time in zip(judgement.layers, within, strict=True)
-        if time is not None
-    ]
+    wanted: list[str] = []
+    before = 0
+    for t, time in zip(judgement.layers, within, strict=True):
+        if time is not None and t.own_p99:
+            more = f"{t.own_p99} reads at once within {_time(max(time - before, 1))}"
+            wanted.append(f"then {more}" if wanted else more)
+            before = max(before, time)
     return f"a drive whose p99 step is {' and '.join(wanted)}"
 
 
@@ -345,6 +282,7 @@ def records_of(judgement: Judgement, about: Mapping[str, Any]) -> list[PlanRecor
         "tokens_per_second_p99": judgement.rates.p99,
         "tokens_per_second_p50_most": judgement.rates.p50_most,
         "tokens_per_second_p99_most": judgement.rates.p99_most,
+        "layers_asked": judgement.asked,
         "verdict": judgement.verdict,
         "reason": judgement.reason,
     }
@@ -358,9 +296,9 @@ def records_of(judgement: Judgement, about: Mapping[str, Any]) -> list[PlanRecor
 
 def _layer_verdict(time: LayerTime, judgement: Judgement) -> str:
     """Of one layer's deadline, where only that is asked."""
-    if unknown_reads(judgement.demand) or (time.p99_ns is None and not time.late):
+    if unknown_reads(judgement.demand):
         return NOT_KNOWN
-    return NO_GO if time.late else GO
+    return NO_GO if time.late else GO if time.in_time else NOT_KNOWN
 
 
 def _times(time: LayerTime) -> dict[str, Any]:

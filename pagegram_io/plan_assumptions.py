@@ -25,6 +25,7 @@ class Circumstances:
     stand_in: str | None = None
     resident_bytes: int | None = None
     ranks: int = 1
+    layers: int = 1
 
 
 def assumptions(goal: Goal, drive: AnyDrive | None, of: Circumstances) -> list[str]:
@@ -44,10 +45,15 @@ def _of_reads(of: Circumstances) -> list[str]:
     beside = f"{whole} (all ranks')" if whole and of.ranks > 1 else whole
     lines = [
         "Reads are of the stream's second half, first accesses included; your text decides, so plan on your own.",
-        "All rows of a step are known when it starts, and are asked for together, those needed first before others.",
+        "All rows of a step are known when it starts.",
         f"Placement: {of.placed}.",
         f"The RAM budget is of {unit} alone; the cache's index is beside it{beside}.",
     ]
+    if of.layers > 1:
+        lines.append(
+            "Layers' rows are asked for all at once, so that each waits for all, or one layer after the other, "
+            "whichever serves better; in turn, arrivals add up, and each layer may be slow in 2 % of steps of its own."
+        )
     if of.stand_in:
         lines.append(f"{of.stand_in} stands in for the model's own ids: reads are an estimate.")
     if of.log:
@@ -76,7 +82,8 @@ def _of_drive(drive: AnyDrive | None, of: Circumstances) -> list[str]:
             "Prefill tokens/s are what that rate allows, compute not counted.",
         ]
     lines = [
-        "A step's p99 time is the p99 of measured steps of at least its p99 reads: at most 2 % of steps are slower."
+        "A step comes, at the latest, after the p99 time of a measured step of at least its p99 reads (at most 2 % of "
+        "steps are slower), and no sooner than one of no more reads; where that decides, it is not known.",
     ]
     if isinstance(drive, Drive):
         lines.append(
@@ -99,7 +106,9 @@ def _of_compute(goal: Goal) -> list[str]:
         lines.append(
             "Without --deadline, a go counts on no read being hidden behind compute, a no go on all of them being so."
         )
-    if goal.compute_ns is None:
+    if goal.compute_ns is None and not goal.deadlines:
         lines.append("Without --compute, tokens/s are what the reads alone allow.")
+    elif goal.compute_ns is None:
+        lines.append("Without --compute, tokens/s are at most (<=) what the last deadline allows.")
     lines.append("Tokens/s (p99) are those of a slow step; over many steps, throughput is nearer to p50's.")
     return lines

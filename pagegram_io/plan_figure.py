@@ -38,7 +38,7 @@ def draw_plan(records: Iterable[AnyRecord], path: str | os.PathLike[str], *, for
             raise ValueError(f"plans with different {name} cannot be compared in one figure")
     curves: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
-        if row["tokens_per_second_p99"] is not None and row["cache_bytes"] and row.get("rank") is None:
+        if can_be_drawn(row):
             curves.setdefault(row["batch"], []).append(row)
     if not curves:
         raise ValueError("no tokens a second are known, so there is nothing to draw; give --device with decode records")
@@ -65,13 +65,13 @@ def _draw(axes: Any, curves: Mapping[int, Sequence[Mapping[str, Any]]], goal: fl
     axes.grid(True)
     for index, batch in enumerate(sorted(curves)):
         points = sorted(curves[batch], key=lambda row: row["cache_bytes"])
-        x, y = [p["cache_bytes"] for p in points], [p["tokens_per_second_p99"] for p in points]
+        x, y = [p["cache_bytes"] for p in points], [_rate(p) for p in points]
         colour = COLOURS[index % len(COLOURS)]
         axes.plot(x, y, color=colour, linewidth=1.2, linestyle=DASHES[index % len(DASHES)])
         for p in points:
             marker = {"marker": "x" if p["verdict"] == "no go" else "o", "markersize": 4.2}
             face = colour if p["verdict"] == "go" else "white"
-            axes.plot([p["cache_bytes"]], [p["tokens_per_second_p99"]], color=colour, markerfacecolor=face, **marker)
+            axes.plot([p["cache_bytes"]], [_rate(p)], color=colour, markerfacecolor=face, **marker)
         axes.annotate(
             f"batch {batch}", (x[-1], y[-1]), xytext=(8, 0), textcoords="offset points", va="center", color=colour,
             annotation_clip=False,
@@ -93,10 +93,25 @@ def _draw(axes: Any, curves: Mapping[int, Sequence[Mapping[str, Any]]], goal: fl
     axes.set_ylabel("tokens per second, of a p99 step")
 
 
+def can_be_drawn(record: AnyRecord) -> bool:
+    """Is it of a whole step behind some cache, with tokens a second that are known?"""
+    row = to_dict(record)
+    return bool(row["cache_bytes"]) and row.get("rank") is None and _rate(row) is not None
+
+
+def _rate(row: Mapping[str, Any]) -> float | None:
+    """Tokens a second (p99) or, with deadlines and no compute, the most that they can be."""
+    rate: float | None = row["tokens_per_second_p99"]
+    only_most = row["compute_ns"] is None and row["deadline_ns"] is not None and row.get("profile") is None
+    return row.get("tokens_per_second_p99_most") if rate is None and only_most else rate
+
+
 def _describe(rows: Sequence[Mapping[str, Any]]) -> str:
     row = rows[0]
     goal = "" if row["goal_tokens_per_second"] is None else " Dashed: the goal."
-    compute = "reads alone" if row["compute_ns"] is None else f"compute {row['compute_ns'] / 1e6:g} ms a step and waits"
+    bound = any(r["tokens_per_second_p99"] is None and _rate(r) is not None for r in rows)
+    alone = "at most, by the last deadline" if bound else "reads alone"
+    compute = alone if row["compute_ns"] is None else f"compute {row['compute_ns'] / 1e6:g} ms a step and waits"
     ranks = ""
     if row.get("ranks"):
         ranks = f" {row['ranks']} ranks share the table by {row['rank_split']}; RAM is each rank's, the slowest tells."

@@ -305,6 +305,7 @@ class Planner:
                 stand_in=about.get("tokenizer_stand_in"),
                 resident_bytes=about.get("resident_bytes"),
                 ranks=max(self.ranks, 1),
+                layers=len(layers_of(layout)),
             ),
         )
 

@@ -327,6 +327,7 @@ class PlanRecord:
     arrival_p50_least_ns: int | None = None
     arrival_p99_least_ns: int | None = None
     deadline_ns: int | None
+    layers_asked: str | None = None
     compute_ns: int | None
     goal_tokens_per_second: float | None
     tokens_per_second_p50: float | None = None

@@ -129,7 +129,8 @@ def test_served_counts_are_the_twins(
     assert served.result.full_at_token == [seen.full_at]
     assert (served.sums["cold"][0], served.sums["decode"][0]) == (seen.cold, seen.decode)
     assert served.step_reads is not None
-    reads = served.step_reads[0]
+    reads, own = served.step_reads[:, 0]
+    assert np.array_equal(reads, own)  # of one class
     assert reads.tolist() == np.bincount(seen.step_reads, minlength=len(reads)).tolist()
     assert shape.pages_by_step.tolist() == np.bincount(seen.pages_by_step).tolist()
     assert (shape.touched, shape.steps) == (seen.touched, len(steps))
@@ -171,7 +172,7 @@ def test_any_number_of_sizes_in_one_pass_equals_each_alone(
         assert {n: v.tolist() for n, v in alone.sums.items()} == {n: v.tolist() for n, v in together[k].sums.items()}
         assert alone.step_reads is not None and together[k].step_reads is not None
         wide = np.zeros((2, *together[k].step_reads.shape), np.int64)  # the table of many sizes may be wider
-        wide[0, :, : alone.step_reads.shape[1]], wide[1] = alone.step_reads, together[k].step_reads
+        wide[0, ..., : alone.step_reads.shape[-1]], wide[1] = alone.step_reads, together[k].step_reads
         assert wide[0].tolist() == wide[1].tolist()
 
 

@@ -29,10 +29,10 @@ from pagegram_io.plan import (
     judge,
     records_of,
     smallest_cache,
-    tokens_per_second,
 )
 from pagegram_io.plan_assumptions import Circumstances, assumptions
 from pagegram_io.plan_figure import draw_plan
+from pagegram_io.plan_times import tokens_per_second
 from pagegram_io.tokens import Stream
 
 LAYOUTS = small_layouts()
@@ -41,7 +41,11 @@ US, MS = 1_000, 1_000_000
 
 def make_demand(*reads: tuple[int | None, int, int], **more: Any) -> Demand:
     """A demand of layers (layer, p50, p99 of all reads up to it) that is known well, unless told otherwise."""
-    layers = tuple(LayerReads(layer, float(p50), p50, p99) for layer, p50, p99 in reads)
+    before = [(0, 0), *((p50, p99) for _, p50, p99 in reads)]
+    layers = tuple(
+        LayerReads(layer, float(p50), p50, p99, p50 - less50, p99 - less99)
+        for (layer, p50, p99), (less50, less99) in zip(reads, before, strict=False)
+    )
     return replace(Demand(1, 4096 * 9, 9, layers, 500, 1000, 3000, 30, 1000, 700), **more)
 
 
@@ -61,10 +65,14 @@ DRIVE = make_drive((1, 64, 80, 120), (16, 64, 150, 400), (64, 64, 500, 900), (25
     ("p99", "deadline_us", "verdict", "word"),
     [
         (2, 400, GO, "in time"),
-        (2, 399, NO_GO, "400 us"),
+        (2, 399, NOT_KNOWN, "between 120 us and 400 us"),  # 1 and 16 were measured, and 2 are in between
+        (2, 120, NOT_KNOWN, "--batch 2 "),
+        (2, 119, NO_GO, "no sooner than 120 us"),
         (16, 400, GO, "400 us"),
+        (16, 399, NO_GO, "after 400 us"),
         (17, 900, GO, "900 us"),
-        (17, 899, NO_GO, "899 us"),
+        (17, 899, NOT_KNOWN, "899 us"),
+        (17, 399, NO_GO, "no sooner than 400 us"),
         (256, 3000, GO, "3 ms"),
         (257, 3000, NOT_KNOWN, "--batch 257"),  # beyond the largest measured
         (257, 2999, NO_GO, "no sooner than 3 ms"),  # 256 are late already
@@ -113,15 +121,22 @@ def test_without_a_drive_or_decode_records_nothing_is_known() -> None:
 
 
 def test_layers_have_deadlines_of_their_own() -> None:
-    """Layer 1's 16 reads come first, layer 14's join them: 64 in all."""
+    """Layer 1's 16 reads, then layer 14's 48: all 64 at once after 900 us, or 16 after 400 and 48 after 900 more."""
     reads = make_demand((1, 8, 16), (14, 30, 64))
-    assert judge(reads, DRIVE, Goal({1: 400 * US, 14: 900 * US}), 64).verdict == GO
+    at_once = judge(reads, DRIVE, Goal({1: 900 * US, 14: 900 * US}), 64)
+    assert (at_once.verdict, at_once.asked, at_once.last.p99_ns) == (GO, "all at once", 900 * US)
+    in_turn = judge(reads, DRIVE, Goal({1: 400 * US, 14: 1300 * US}), 64)
+    assert (in_turn.verdict, in_turn.asked) == (GO, "one layer after the other") and in_turn.asked in in_turn.reason
+    assert [(t.p50_ns, t.p99_ns) for t in in_turn.layers] == [(150 * US, 400 * US), (650 * US, 1300 * US)]
+    for deadlines in ({1: 400, 14: 1299}, {1: 899, 14: 900}):  # an engine that reads by need might do it
+        judgement = judge(reads, DRIVE, Goal({layer: us * US for layer, us in deadlines.items()}), 64)
+        assert judgement.verdict == NOT_KNOWN and "--batch 16,48,64 " in judgement.reason
     early = judge(reads, DRIVE, Goal({1: 399 * US, 14: 10 * MS}), 64)
     assert early.verdict == NO_GO and "layer 1's rows" in early.reason
-    late = judge(reads, DRIVE, Goal({1: 400 * US, 14: 899 * US}), 64)
+    late = judge(reads, DRIVE, Goal({1: 400 * US, 14: 499 * US}), 64)  # 500 us: 64 reads with more in flight
     assert late.verdict == NO_GO and "layer 14's rows" in late.reason
     assert [(r.layer, r.verdict) for r in records_of(late, about())] == [(None, NO_GO), (1, GO), (14, NO_GO)]
-    assert [r.deadline_ns for r in records_of(late, about())] == [899 * US, 400 * US, 899 * US]
+    assert [r.deadline_ns for r in records_of(late, about())] == [499 * US, 400 * US, 499 * US]
 
 
 def test_goals_name_each_layer() -> None:
@@ -135,12 +150,16 @@ def test_goals_name_each_layer() -> None:
 
 
 def test_tokens_a_second() -> None:
-    assert tokens_per_second(8, [(2 * MS, None)], None) == 4000
-    assert tokens_per_second(8, [(2 * MS, 1 * MS)], 4 * MS) == 1600  # a millisecond of waiting
-    assert tokens_per_second(8, [(1 * MS, 1 * MS)], 4 * MS) == 2000
-    assert tokens_per_second(8, [(1 * MS, 2 * MS), (9 * MS, 3 * MS)], 4 * MS) == 800
-    assert tokens_per_second(8, [(6 * MS, None)], 4 * MS) == 800  # needed as a step starts: nothing hides its reads
-    assert tokens_per_second(8, [(None, 1)], 4 * MS) is None and tokens_per_second(8, [(0, None)], None) is None
+    assert tokens_per_second(8, [2 * MS], [None], None) == 4000
+    assert tokens_per_second(8, [2 * MS], [1 * MS], 4 * MS) == 1600  # a millisecond of waiting
+    assert tokens_per_second(8, [1 * MS], [1 * MS], 4 * MS) == 2000
+    assert tokens_per_second(8, [1 * MS, 9 * MS], [2 * MS, 3 * MS], 4 * MS) == 800
+    assert tokens_per_second(8, [6 * MS], [None], 4 * MS) == 800  # needed as a step starts: nothing hides its reads
+    assert tokens_per_second(8, [6 * MS], [None], 4 * MS, most=True) == 8000 / 6  # only at its end
+    assert tokens_per_second(8, [None], [1], 4 * MS) is None and tokens_per_second(8, [0], [None], None) is None
+    assert tokens_per_second(8, [1 * MS], [4 * MS], None) is None  # what comes after the rows is not known
+    assert tokens_per_second(8, [1 * MS], [4 * MS], None, most=True) == 2000
+    assert tokens_per_second(8, [1 * MS, 8 * MS], [2 * MS, 4 * MS], None, most=True) == 1000
     reads = make_demand((None, 8, 16), batch=4)
     assert judge(reads, DRIVE, Goal({}, None, 10_000), 64).verdict == GO  # 4 tokens in 400 us
     judgement = judge(reads, DRIVE, Goal({}, None, 10_001), 64)
@@ -199,7 +218,11 @@ def test_compute_alone_can_be_too_slow() -> None:
     before = Goal({1: MS, 14: 20 * MS}, None, 51)  # a step is at least as long as the compute before its last rows
     judgement = judge(make_demand((1, 2, 4), (14, 4, 8)), DRIVE, before, 64)
     assert judgement.verdict == NO_GO and "that needs rows alone, 20 ms a step, allows 50 tokens/s" in judgement.reason
-    assert judge(make_demand((1, 2, 4), (14, 4, 8)), DRIVE, Goal({1: MS, 14: 20 * MS}, None, 50), 64).verdict == GO
+    judgement = judge(make_demand((1, 2, 4), (14, 4, 8)), DRIVE, Goal({1: MS, 14: 20 * MS}, None, 50), 64)
+    assert judgement.verdict == NOT_KNOWN and "at most 50 tokens/s" in judgement.reason  # and what comes after them?
+    assert "give --compute" in judgement.reason and judgement.rates.p99 is None
+    enough = judge(make_demand((1, 2, 4), (14, 4, 8)), DRIVE, Goal({1: MS, 14: 20 * MS}, 20 * MS, 50), 64)
+    assert enough.verdict == GO
     with pytest.raises(ValueError, match="after the end of a step of 10 ms"):
         Goal({1: 11 * MS}, 10 * MS)
     Goal({1: 10 * MS}, 10 * MS)
@@ -249,7 +272,9 @@ def test_assumptions_name_the_path_and_the_span() -> None:
     goal = Goal({None: 1})
     of = Circumstances(path="mmap", depth=64, file_bytes=2**41, placed="rows aligned", resident_bytes=2**30)
     text = " ".join(assumptions(goal, DRIVE, of))
-    assert "approximated" in text and "1 TiB" in text and "rows aligned" in text and "reads alone" in text
+    assert "approximated" in text and "1 TiB" in text and "rows aligned" in text and "last deadline" in text
+    assert "reads alone" in " ".join(assumptions(Goal({}, None, 5), DRIVE, of)) and "one layer after" not in text
+    assert "one layer after the other" in " ".join(assumptions(goal, DRIVE, replace(of, layers=2)))
     assert "1 GiB of resident scales" in text and "ranks" not in text and "not counted" in text
     alone = Circumstances(path="page", depth=64, file_bytes=1, placed="rows aligned", stand_in="other", log=True)
     text = " ".join(assumptions(goal, None, alone))
@@ -483,7 +508,7 @@ def test_plan_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*QUICK, "--deadline", "200us", "--batch", "8", "--device", "fast.jsonl"]) == 0
     out = capsys.readouterr().out
     assert "Cheapest change: the drive /dev/fast." in out and "Serving path: private page cache" in out
-    assert run([*QUICK, "--deadline", "10ms", "--batch", "64", "--path", "mmap", "--plot", "p.svg"]) == 0
+    assert run([*QUICK, "--goal", "5", "--batch", "64", "--path", "mmap", "--plot", "p.svg"]) == 0
     out, err = capsys.readouterr()
     assert "nothing to draw" in err and "page cache, and a measurement" in err and not Path("p.svg").exists()
     assert "approximated" in out and "not known" in out
@@ -501,7 +526,7 @@ def test_plan_figure_from_records(folder: Path, capsys: pytest.CaptureFixture[st
     with pytest.raises(ValueError, match="different target"):
         draw_plan([records[0], records[1] | {"target": "/dev/y"}], "x.svg")
     with pytest.raises(ValueError, match="nothing to draw"):
-        draw_plan([r | {"tokens_per_second_p99": None} for r in records], "x.svg")
+        draw_plan([r | {"tokens_per_second_p99": None, "tokens_per_second_p99_most": None} for r in records], "x.svg")
     with pytest.raises(FileExistsError):
         draw_plan(records, "p.svg")
 

@@ -112,7 +112,7 @@ def test_the_slowest_rank_decides() -> None:
     filling = judge(make_demand((None, 2, 2), full_at_token=None), DRIVE, goal, 64, 3)
     assert filling.verdict == NOT_KNOWN and "unless it holds all that the rank has" in filling.reason
     early = Goal({1: 200 * US, 14: 2_900 * US}, 3_000 * US)  # a rank that waits longer for layer 1 is the slower one
-    waits = [judge(make_demand((1, n, n), (14, m, m)), DRIVE, early, 64, n) for n, m in ((64, 65), (16, 256))]
+    waits = [judge(make_demand((1, n, n), (14, m, m)), DRIVE, early, 64, n) for n, m in ((64, 65), (16, 80))]
     assert [j.verdict for j in waits] == [NO_GO, NO_GO] and slowest(waits).rank == 64
     alike = make_drive((64, 64, 100, 100))
     more = [judge(make_demand((None, n, n)), alike, goal, 64, n) for n in (3, 9, 5)]

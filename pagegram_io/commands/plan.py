@@ -191,13 +191,14 @@ def command(**values: Any) -> None:
         print_records(records)
     else:
         print_plan([record for record in records if record.cache_pages in asked], lines)
-    drawn = [r for r in records if r.rank is None and r.cache_bytes and r.tokens_per_second_p99 is not None]
-    if values["plot_path"] and not drawn:
-        print("note: no tokens a second are known, so there is nothing to draw", file=sys.stderr)
-    elif values["plot_path"]:
-        from pagegram_io.plan_figure import draw_plan
+    if values["plot_path"]:
+        from pagegram_io.plan_figure import can_be_drawn, draw_plan
 
-        draw_plan(drawn, values["plot_path"], force=values["force"])
+        drawn = [record for record in records if can_be_drawn(record)]
+        if drawn:
+            draw_plan(drawn, values["plot_path"], force=values["force"])
+        else:
+            print("note: no tokens a second are known, so there is nothing to draw", file=sys.stderr)
 
 
 def _check_ranks(values: dict[str, Any]) -> None:
