@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import (
+    AddedToken,
     Regex,
     Tokenizer,
     decoders,
@@ -175,6 +176,134 @@ def test_a_tokenizer_that_splits_no_words_is_joined_by_tokens_alone(small: None)
     assert found.tolist() == whole(tokenizer, text)
 
 
+def gemma_like() -> Tokenizer:
+    """Would split at spaces, but its normalizer leaves none; bytes where it knows no letter; runs of lines as tokens."""
+    bytes_of = [f"<0x{i:02X}>" for i in range(256)]
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    trainer = trainers.BpeTrainer(vocab_size=500, special_tokens=["<unk>", "<bos>", *bytes_of], show_progress=False)
+    tokenizer.train_from_iterator([corpus()], trainer)
+    tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.add_tokens([AddedToken("\n" * i, normalized=False) for i in range(2, 8)])
+    return tokenizer
+
+
+def llama_like() -> Tokenizer:
+    """No words at all, a mark before the text, and special tokens that may stand inside it."""
+    tokenizer = gemma_like()
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    tokenizer.pre_tokenizer = None
+    tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True), AddedToken("</s>", rstrip=True)])
+    return tokenizer
+
+
+def digits_from_the_right() -> Tokenizer:
+    """Groups of three digits that end where their run does, however far away, and all else by GPT-2's rule."""
+    tokenizer = bpe()
+    split = pre_tokenizers.Split(Regex(r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(True)])
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    return tokenizer
+
+
+def changed_lengths() -> Tokenizer:
+    """Decomposes, drops accents and controls, lowers, squeezes spaces and strips both ends; splits digits one by one."""
+    tokenizer = word_piece()
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.NFKD(),
+            normalizers.StripAccents(),
+            normalizers.Lowercase(),
+            normalizers.Replace(Regex(r"\s+"), " "),
+            normalizers.Strip(),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation(), pre_tokenizers.Digits(True)]
+    )
+    return tokenizer
+
+
+def digits_split_alone() -> Tokenizer:
+    """Splits at digits and nowhere else, so that a word may be a page of text."""
+    tokenizer = gemma_like()
+    tokenizer.pre_tokenizer = pre_tokenizers.Digits(individual_digits=True)
+    return tokenizer
+
+
+def metaspace_first() -> Tokenizer:
+    tokenizer = unigram()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    tokenizer.add_special_tokens(["</s>"])
+    return tokenizer
+
+
+FURTHER = {
+    make.__name__: make()
+    for make in (gemma_like, llama_like, digits_from_the_right, changed_lengths, digits_split_alone, metaspace_first)
+}
+
+
+@pytest.mark.parametrize("name", FURTHER)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_tokenizers_of_all_styles_have_the_ids_of_the_whole(small: None, name: str, data: st.DataObject) -> None:
+    tokenizer = FURTHER[name]
+    kinds = [
+        "7",
+        "123456789",
+        " ",
+        "\n",
+        "ab",
+        "e\u0301",
+        "\ufb01",
+        "🙂",
+        "<mask>",
+        " <mask>",
+        "</s> ",
+        "\u200b",
+        "x y ",
+    ]
+    text = corpus(data.draw(st.integers(50, 1500)), data.draw(st.integers(0, 99)))
+    for run, length in data.draw(st.lists(st.tuples(st.sampled_from(kinds), st.integers(1, 1500)), max_size=3)):
+        at = data.draw(st.integers(0, len(text)))
+        text = text[:at] + (run * length)[:length] + text[at:]
+    (found,) = encode(tokenizer, [text])
+    assert found.tolist() == whole(tokenizer, text)
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_long_texts_of_all_styles_are_cut(small: None, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not made one piece that grows until it is refused: a normalizer hid from us that there are no words."""
+    monkeypatch.setattr(encoding, "JOINED_CHARACTERS_MAX", 4000)
+    text = corpus(9000)
+    (found,) = encode(FURTHER[name], [text])
+    assert len(text) > 30_000 and found.tolist() == whole(FURTHER[name], text)
+
+
+@pytest.mark.parametrize("name", ["BPE", "WordPiece", "Unigram"])
+def test_a_text_of_one_word_again_and_again_is_cut(small: None, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few kinds of tokens are no doubt where words agree: a filler, a table of zeros."""
+    monkeypatch.setattr(encoding, "JOINED_CHARACTERS_MAX", 4000)
+    for text in ("mats " * 3000, "0, " * 5000, "of the\n" * 2000):
+        (found,) = encode(TOKENIZERS[name], [text])
+        assert found.tolist() == whole(TOKENIZERS[name], text)
+
+
+def test_what_a_tokenizer_was_saved_with_for_training_does_not_count(tmp_path: Path) -> None:
+    """Cuts, padding, and merges left out at random."""
+    tokenizer = bpe()
+    text = corpus(300)
+    expected = whole(tokenizer, text)
+    tokenizer.enable_truncation(16)
+    tokenizer.enable_padding(length=4096)
+    tokenizer.model.dropout = 0.5
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    opened = open_tokenizer(str(tmp_path))
+    assert [ids.tolist() for ids in encode(opened, [text, "cat"])] == [expected, whole(bpe(), "cat")]
+
+
 def test_short_and_long_texts_keep_their_order(small: None) -> None:
     tokenizer = TOKENIZERS["BPE"]
     texts = ["a", corpus(900), "", "the cat", corpus(300), corpus(20), corpus(1200, 7), "b"]
@@ -188,7 +317,7 @@ def test_a_text_that_can_be_cut_nowhere_is_refused(small: None, monkeypatch: pyt
     monkeypatch.setattr(encoding, "JOINED_CHARACTERS_MAX", 5000)
     text = corpus(300) + "x" * 9000
     with pytest.raises(
-        FormatError, match=r"no place between two tokens from its character [\d,]+ on, in 5,000; cut it"
+        FormatError, match=r"no place where it can surely be cut from its character [\d,]+ on, in 5,000"
     ):
         list(encode(TOKENIZERS["WordPiece"], [text]))
     monkeypatch.undo()
@@ -290,6 +419,20 @@ def test_ids_too_great_for_u16_are_refused_at_the_text_that_has_them(
     assert "two.u16: great.txt has the id 65536, and .u16 holds ids up to 65535; write a .u32" in err
     assert not Path("two.u16").exists() and not Path("two.u16.documents").exists()
     assert cli.run(["tokens", "great.txt", *common, "two.u32"]) == 0
+
+
+def test_an_end_of_a_vocabulary_with_gaps(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ids beyond the count of tokens are ids, and those between are none."""
+    Tokenizer(models.WordLevel({"[UNK]": 0, "a": 7, "<end>": 70_000}, unk_token="[UNK]")).save("gaps.json")
+    Path("t.txt").write_text("a")
+    common = ["tokens", "t.txt", "--tokenizer", "gaps.json", "-o", "out.u32", "--force", "--eod"]
+    for end in ("70000", "<end>"):
+        assert cli.run([*common, end]) == 0
+        assert read_stream("out.u32", eod=70_000).ids.tolist() == [7, 70_000]
+    for end in ("1", "70001", "9" * 5000, "none"):
+        capsys.readouterr()
+        assert cli.run([*common, end]) == 2
+        assert "it has 3, up to 70000" in capsys.readouterr().err
 
 
 def test_an_end_inside_a_text_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,10 @@
 Pieces overlap. Where the tokens of two neighbours agree, on both sides of a place far from both cuts, they are joined
 there; what is cut off a piece's end is seen whole by its neighbour. Where a tokenizer splits a text into words first,
 pieces are joined between two words, and words must agree as tokens do: in a run of digits that are tokens of their own,
-groups of three may begin elsewhere although all tokens are the same. Neighbours that agree nowhere (a word longer than
-the overlap) are made one piece. So the ids are those of the text as a whole, with any tokenizer that reads locally.
+groups of three may begin elsewhere although all tokens are the same. Where it splits no words, the tokens that agree
+must be of many kinds: pairs of one letter in a long run of it may begin elsewhere. Neighbours that agree nowhere (a
+word longer than the overlap) are made one piece. So the ids are those of the text as a whole, with any tokenizer that
+reads locally.
 """
 
 from __future__ import annotations
@@ -113,9 +115,13 @@ def _encoded(tokenizer: tokenizers.Tokenizer, pieces: list[tuple[int, str]]) -> 
 
 
 def splits_words(tokenizer: tokenizers.Tokenizer) -> bool:
-    """Does it split a text into words before it makes tokens? Some written by SentencePiece do not."""
-    before = tokenizer.pre_tokenizer
-    return before is not None and len(before.pre_tokenize_str("one two, 3")) > 1
+    """Does it split a text at its spaces before it makes tokens? Many that SentencePiece trained do not.
+
+    Some of them would split at spaces, and have a normalizer that leaves none; some split at digits alone.
+    """
+    normal, before = tokenizer.normalizer, tokenizer.pre_tokenizer
+    sample = "one two" if normal is None else normal.normalize_str("one two")
+    return before is not None and len(before.pre_tokenize_str(sample)) > 1
 
 
 def _joined(tokenizer: tokenizers.Tokenizer, pieces: Iterator[Piece]) -> Iterator[np.ndarray]:
@@ -141,8 +147,8 @@ def _one_piece(tokenizer: tokenizers.Tokenizer, held: Piece, pieces: Iterator[Pi
         text = text[: piece.begin - held.begin] + piece.text
     if len(text) > JOINED_CHARACTERS_MAX:
         raise FormatError(
-            f"a text has no place between two tokens from its character {held.begin:,} on, in "
-            f"{JOINED_CHARACTERS_MAX:,}; cut it there"
+            f"a text has no place where it can surely be cut from its character {held.begin:,} on, in "
+            f"{JOINED_CHARACTERS_MAX:,}; make two texts of it"
         )
     (whole,) = _encoded(tokenizer, [(held.begin, text)])
     return whole.after(int(np.searchsorted(whole.starts, first)))
@@ -158,14 +164,15 @@ def agreement(left: Piece, right: Piece, worded: bool) -> tuple[int, int] | None
             continue  # a character of several tokens is not cut
         if worded and not right.words[other]:
             continue
-        if all(_same(left, right, token, other, by) for by in (-AGREEING_TOKENS, AGREEING_TOKENS)):
+        kinds = 1 if worded else AGREEING_TOKENS // 2
+        if all(_same(left, right, token, other, by, kinds) for by in (-AGREEING_TOKENS, AGREEING_TOKENS)):
             return token, other
     return None
 
 
-def _same(left: Piece, right: Piece, token: int, other: int, by: int) -> bool:
-    """Are so many tokens before (after) these the same, in the same places, and are they more than a run of few?"""
+def _same(left: Piece, right: Piece, token: int, other: int, by: int, kinds: int) -> bool:
+    """Are so many tokens before (after) these the same, in the same places, and of at least so many kinds?"""
     a, b = (slice(min(at, at + by), max(at, at + by)) for at in (token, other))
-    return len(set(left.ids[a].tolist())) >= abs(by) // 2 and all(
+    return len(set(left.ids[a].tolist())) >= kinds and all(
         len(x[a]) == abs(by) and np.array_equal(x[a], y[b]) for x, y in zip(left.arrays, right.arrays, strict=True)
     )
