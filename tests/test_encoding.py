@@ -177,7 +177,7 @@ def test_a_tokenizer_that_splits_no_words_is_joined_by_tokens_alone(small: None)
 
 
 def gemma_like() -> Tokenizer:
-    """Would split at spaces, but its normalizer leaves none; bytes where it knows no letter; runs of lines as tokens."""
+    """Would split at spaces, but its normalizer leaves none; bytes for unknown letters; line ends are tokens."""
     bytes_of = [f"<0x{i:02X}>" for i in range(256)]
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
@@ -208,7 +208,7 @@ def digits_from_the_right() -> Tokenizer:
 
 
 def changed_lengths() -> Tokenizer:
-    """Decomposes, drops accents and controls, lowers, squeezes spaces and strips both ends; splits digits one by one."""
+    """Decomposes, drops accents, lowers, squeezes spaces and strips both ends; each digit a word."""
     tokenizer = word_piece()
     tokenizer.normalizer = normalizers.Sequence(
         [
