@@ -273,6 +273,17 @@ def test_tokenizers_of_all_styles_have_the_ids_of_the_whole(small: None, name: s
     assert found.tolist() == whole(tokenizer, text)
 
 
+def test_spaces_that_are_put_in_and_trimmed_away(small: None) -> None:
+    """Their offsets lie behind those of the word that follows, so that tokens are not sorted by them."""
+    tokenizer = FURTHER["digits_from_the_right"]
+    for at in range(320, 330):
+        text = "7" * 303 + corpus(65, 3)
+        text = text[:605] + " " * 613 + text[605:]
+        text = text[:at] + "7" * 330 + text[at:]
+        (found,) = encode(tokenizer, [text])
+        assert found.tolist() == whole(tokenizer, text)
+
+
 @pytest.mark.parametrize("name", FURTHER)
 def test_long_texts_of_all_styles_are_cut(small: None, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not made one piece that grows until it is refused: a normalizer hid from us that there are no words."""

@@ -265,7 +265,7 @@ def test_tokens_refusals(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     refused(["tokens", "missing.txt", *own], capsys, 1, "missing.txt")
     refused(["tokens", "empty.txt", *own], capsys, 1, "empty.txt: the text is empty")
     refused(["tokens", "bytes.txt", *own], capsys, 1, "not UTF-8 text at byte 1")
-    refused(["tokens", "text.txt", *own, "--eod", "9"], capsys, 2, "no id '9'; it has ids 0 to 4")
+    refused(["tokens", "text.txt", *own, "--eod", "9"], capsys, 2, "no id '9'; it has 5, up to 4")
     refused(["tokens", "text.txt", *own, "--eod", "<eos>"], capsys, 2, "no id '<eos>'")
     refused(["tokens", "text.txt", "--tokenizer", "bad.json", *out], capsys, 1, "not a tokenizer.json")
     refused(["tokens", "text.txt", "--tokenizer", "none.json", *out], capsys, 1, "none.json")

@@ -109,9 +109,11 @@ def _encoded(tokenizer: tokenizers.Tokenizer, pieces: list[tuple[int, str]]) -> 
         raise ValueError(f"the tokenizer cannot encode a text: {' '.join(str(error).split())[:200]}") from None
     for (begin, text), encoding in zip(pieces, encodings, strict=True):
         offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2) + begin
+        # A space put before a word that is then trimmed away "begins" after the word does; both begin where it did.
+        starts = np.minimum.accumulate(offsets[::-1, 0])[::-1]
         numbers = [-1 if number is None else number for number in encoding.word_ids]
         words = np.diff(np.array(numbers, np.int64), prepend=-2) != 0
-        yield Piece(begin, text, np.array(encoding.ids, np.uint32), offsets[:, 0], offsets[:, 1], words)
+        yield Piece(begin, text, np.array(encoding.ids, np.uint32), starts, offsets[:, 1], words)
 
 
 def splits_words(tokenizer: tokenizers.Tokenizer) -> bool:
