@@ -115,7 +115,12 @@ def test_rows_whose_scales_are_missing(toy: Path, capsys: pytest.CaptureFixture[
     assert cli.run(["plan", *of, "--goal", "1", "--batch", "1"]) == 0
     assert "nothing is counted for them" in capsys.readouterr().out.replace("\n", " ")
     out = toy.parent / "out.safetensors"
-    refused(capsys, ["repack", "--model", MODEL, toy, "-o", out], f"{toy}/model.safetensors.index.json: tensor model.l", said)
+    refused(
+        capsys,
+        ["repack", "--model", MODEL, toy, "-o", out],
+        f"{toy}/model.safetensors.index.json: tensor model.l",
+        said,
+    )
     assert not out.exists()
     assert cli.run(["simulate", *of, "--repack"]) == 2
     assert said in capsys.readouterr().err

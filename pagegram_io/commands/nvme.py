@@ -208,9 +208,11 @@ def command(**values: Any) -> int:
     layouts: list[Layout] = []
     if not values["uniform"]:
         layouts = layouts_of(values, shape, slots=slots)
-    base, environment = inspect_target(values)
+    base, environment, notes = inspect_target(values)
     jobs = make_jobs(values, shape, layouts, base)
     stream = stream_of(values) if any(job.layout for job in jobs) else None
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
     with stopped_by_ctrl_c() as stop:
         records = measure(values, jobs, stream, environment, stop)
         _write(values, records)

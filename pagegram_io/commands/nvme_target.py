@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,22 +10,25 @@ if TYPE_CHECKING:
     from pagegram_io.table_file import TableHeader
 
 
-def inspect_target(values: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    """Refuse a target that would not be measured; say where page 0 lies, and what the target is."""
+def inspect_target(values: dict[str, Any]) -> tuple[int, dict[str, Any], list[str]]:
+    """Refuse a target that would not be measured; where page 0 lies, what the target is, and notes.
+
+    Notes are for when nothing else is in the way: beside the one line of an error they would only hide it.
+    """
     from pagegram_io import doctor, table_file
     from pagegram_io.device import target_kind
     from pagegram_io.errors import FormatError
 
     path = values["target"]
     kind = target_kind(path)
-    base = values["offset"] or 0
+    base, notes = values["offset"] or 0, []
     if kind == "file":
         header = None
         try:  # any file can be read; a table file says where its pages begin
             header = table_file.read_header(path)
         except FormatError as error:
             if path.endswith(".safetensors"):
-                print(f"note: not read as a table file: {error}", file=sys.stderr)
+                notes.append(f"not read as a table file: {error}")
         if header is not None and values["offset"] is None:
             base = header.data_byte
             values["size"] = min(values["size"] or 2**62, header.page_count * header.page_bytes)
@@ -46,12 +48,9 @@ def inspect_target(values: dict[str, Any]) -> tuple[int, dict[str, Any]]:
             "--buffered"
         )
     if kind == "block device" and doctor.is_in_use(path):
-        print(
-            f"note: {path} is in use (mounted or held); it is only read, but others' reads and writes share it",
-            file=sys.stderr,
-        )
+        notes.append(f"{path} is in use (mounted or held); it is only read, but others' reads and writes share it")
     device = doctor.block_device_of(path)
-    return base, {
+    about = {
         "target_kind": kind,
         "filesystem": filesystem,
         "device_model": device.model if device else None,
@@ -62,6 +61,7 @@ def inspect_target(values: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         "nr_requests": device.nr_requests if device else None,
         "allow_holes": values["allow_holes"],
     }
+    return base, about, notes
 
 
 def _refuse_uncheckable(values: dict[str, Any], header: TableHeader | None) -> None:

@@ -106,6 +106,8 @@ def _encoded(tokenizer: tokenizers.Tokenizer, pieces: list[tuple[int, str]]) -> 
     try:
         encodings = tokenizer.encode_batch([text for _, text in pieces], add_special_tokens=False)
     except Exception as error:  # whatever its model raises, a missing unknown token for one
+        if any("\ud800" <= character <= "\udfff" for _, text in pieces for character in text):
+            raise ValueError("a text holds half of a surrogate pair, which is no character") from None
         raise ValueError(f"the tokenizer cannot encode a text: {' '.join(str(error).split())[:200]}") from None
     for (begin, text), encoding in zip(pieces, encodings, strict=True):
         offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2) + begin

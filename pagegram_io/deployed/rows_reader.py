@@ -18,7 +18,7 @@ from pagegram_io.deployed.placement import Parts
 from pagegram_io.deployed.tensors import regular_size, tensor_name
 from pagegram_io.errors import FormatError
 from pagegram_io.layout import Layout
-from pagegram_io.native_reader import STATUS_CORRUPT, STATUS_SHORT, Reader, aligned_bytes
+from pagegram_io.native_reader import ALIGNMENT, STATUS_CORRUPT, STATUS_SHORT, Reader, aligned_bytes
 
 BATCH_PAGES = 4096  # read at a time: 16 MiB of pages of 4 KiB
 
@@ -132,7 +132,12 @@ class RowsReader:
             chosen = np.flatnonzero(window_of == at)
             low, high = int(chosen[0]), int(chosen[-1]) + 1
             wanted = pages[low:high] - window.page_begin + window.byte // page_bytes
-            status = self._readers[window.file].read(wanted, memory[low * page_bytes : high * page_bytes])
+            into = memory[low * page_bytes : high * page_bytes]
+            # Of pages shorter than what reads are aligned to, those of a second file may begin between two of these.
+            aligned = into if into.ctypes.data % ALIGNMENT == 0 else aligned_bytes(into.size)
+            status = self._readers[window.file].read(wanted, aligned)
+            if aligned is not into:
+                into[:] = aligned
             bad = np.flatnonzero(status < 0)
             if bad.size:
                 raise self._read_error(window.file, int(wanted[bad[0]]) * page_bytes, int(status[bad[0]]))
