@@ -119,7 +119,7 @@ def measure(path: Path, rounds: int, seconds: float) -> list[dict[str, Any]]:
             for name, read, tokens in ways[number % 3 :] + ways[: number % 3]:
                 records.append({
                     "kind": "bench_rows", "name": name, "round": number, "call_tokens": tokens, "depth": DEPTH,
-                    "rows_per_token": COLUMNS, "engine": next(iter(reader.engines.values())),
+                    "rows_per_token": COLUMNS, "engine": reader.engine,
                     "token_us": token_us(read, layout, tokens, seconds, 100 * number + tokens),
                     **ledger.provenance_of_run(),
                 })  # fmt: skip

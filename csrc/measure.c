@@ -48,7 +48,8 @@ static void count_error(pgio_reader *reader, const read_slot *slot, int64_t stat
     pgio_reader_stats *stats = &reader->stats;
     ++*PGIO_ERROR_COUNTER(stats, status);
     if (stats->first_error_byte == UINT64_MAX) {
-        stats->first_error_byte = pgio_page_byte(reader, slot->page);
+        stats->first_error_byte = slot->byte;
+        stats->first_error_file = slot->file;
         stats->first_error_status = status;
     }
 }

@@ -352,6 +352,7 @@ typedef struct pgio_reader_stats {
     uint64_t errors_corrupt;
     uint64_t errors_other;     /* timeouts and NVMe statuses among them */
     uint64_t first_error_byte; /* UINT64_MAX while there is none */
+    uint64_t first_error_file; /* of several, the one that it is a byte of */
     int64_t first_error_status;
     uint64_t latency_sum_ns; /* from preparing a read to reaping it */
     uint64_t latency_min_ns; /* UINT64_MAX while there is none */
@@ -361,6 +362,20 @@ typedef struct pgio_reader_stats {
 } pgio_reader_stats;
 
 int pgio_reader_open(pgio_reader **out, const char *path, const pgio_reader_options *options, pgio_error *error);
+
+/* Pages page_begin .. page_begin + page_count of a reader of several files: they lie from this byte of paths[file] on.
+ */
+typedef struct pgio_window {
+    uint64_t page_begin, page_count;
+    uint64_t byte; /* a multiple of page_bytes */
+    uint32_t file;
+    uint32_t unused;
+} pgio_window;
+
+/* One reader over several files, so that up to `depth` reads are in flight over all of them. Windows follow one
+ * another from page 0 on; base_byte and span_bytes are 0. Sentences begin with the file that they are of. */
+int pgio_reader_open_files(pgio_reader **out, const char *const *paths, uint32_t path_count, const pgio_window *windows,
+                           uint32_t window_count, const pgio_reader_options *options, pgio_error *error);
 /* Waits for what is in flight, then closes. */
 void pgio_reader_close(pgio_reader *reader);
 void pgio_reader_info_get(const pgio_reader *reader, pgio_reader_info *info);

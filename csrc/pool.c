@@ -32,7 +32,7 @@ struct pgio_pool {
 static int64_t read_slot_now(const pgio_reader *reader, const read_slot *slot)
 {
     ssize_t got =
-        pread(reader->fd, slot->memory, (size_t)reader->options.page_bytes, (off_t)pgio_page_byte(reader, slot->page));
+        pread(reader->files[slot->file].fd, slot->memory, (size_t)reader->options.page_bytes, (off_t)slot->byte);
     return got < 0 ? -errno : got;
 }
 

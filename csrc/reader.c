@@ -85,7 +85,9 @@ static int open_engine(pgio_reader *reader, pgio_error *error)
     return pgio_pool_open(reader, error);
 }
 
-int pgio_reader_open(pgio_reader **out, const char *path, const pgio_reader_options *options, pgio_error *error)
+/* Opens one target, or the files of some windows. */
+static int open_reader(pgio_reader **out, const char *const *paths, uint32_t path_count, const pgio_window *windows,
+                       uint32_t window_count, const pgio_reader_options *options, pgio_error *error)
 {
     *out = NULL;
     int status = pgio_reader_check_options(options, error);
@@ -95,10 +97,11 @@ int pgio_reader_open(pgio_reader **out, const char *path, const pgio_reader_opti
     if (!reader)
         return pgio_fail(error, ENOMEM, "no memory for a reader");
     reader->options = *options;
-    reader->fd = reader->event_fd = -1;
+    reader->event_fd = -1;
     reader->owner = pthread_self();
     reader->page_shift = (uint32_t)__builtin_ctzll(options->page_bytes);
-    status = pgio_target_open(reader, path, error);
+    status = windows ? pgio_target_open_files(reader, paths, path_count, windows, window_count, error)
+                     : pgio_target_open(reader, paths[0], error);
     if (!status)
         status = make_slots(reader, error);
     if (!status && (reader->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) < 0)
@@ -112,6 +115,22 @@ int pgio_reader_open(pgio_reader **out, const char *path, const pgio_reader_opti
     pgio_reader_stats_reset(reader);
     *out = reader;
     return 0;
+}
+
+int pgio_reader_open(pgio_reader **out, const char *path, const pgio_reader_options *options, pgio_error *error)
+{
+    return open_reader(out, &path, 1, NULL, 0, options, error);
+}
+
+int pgio_reader_open_files(pgio_reader **out, const char *const *paths, uint32_t path_count, const pgio_window *windows,
+                           uint32_t window_count, const pgio_reader_options *options, pgio_error *error)
+{
+    *out = NULL;
+    if (!path_count || !window_count)
+        return pgio_fail(error, EINVAL, "no files to read from");
+    if (options->base_byte || options->span_bytes)
+        return pgio_fail(error, EINVAL, "windows say where pages lie, so there is no offset and no span");
+    return open_reader(out, paths, path_count, windows, window_count, options, error);
 }
 
 static int engine_failed(const pgio_reader *reader, int status, pgio_error *error)
@@ -137,8 +156,7 @@ void pgio_reader_close(pgio_reader *reader)
     const pgio_ring *ring = reader->ring;
     pgio_ring_close(reader->ring);
     pgio_pool_close(reader->pool);
-    if (reader->fd >= 0)
-        close(reader->fd);
+    pgio_target_close(reader);
     if (reader->event_fd >= 0)
         close(reader->event_fd);
     /* Another thread cannot wait for io_uring's reads; memory that they may still land in is left mapped. */
@@ -179,8 +197,11 @@ void pgio_reader_start(pgio_reader *reader, uint64_t page, void *memory, uint64_
 {
     uint32_t index = reader->free_slots[--reader->free_count];
     read_slot *slot = &reader->slots[index];
-    uint64_t left = reader->info.target_bytes - pgio_page_byte(reader, page);
-    *slot = (read_slot){.page = page, .tag = tag, .memory = memory, .start_ns = reader->now_ns};
+    const pgio_window *window = pgio_window_of(reader, page);
+    uint64_t byte = window->byte + ((page - window->page_begin) << reader->page_shift);
+    uint64_t left = reader->files[window->file].bytes - byte;
+    *slot = (read_slot){
+        .page = page, .byte = byte, .file = window->file, .tag = tag, .memory = memory, .start_ns = reader->now_ns};
     slot->bytes = (uint32_t)(left < reader->options.page_bytes ? left : reader->options.page_bytes);
     if (!memory)
         slot->memory = (uint8_t *)reader->options.memory + ((uint64_t)index << reader->page_shift);

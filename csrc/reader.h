@@ -6,11 +6,18 @@
 
 #include "histogram.h"
 
+typedef struct read_file {
+    int fd;
+    uint64_t bytes;
+} read_file;
+
 typedef struct read_slot {
     uint64_t page;
+    uint64_t byte; /* of its file */
     uint64_t tag;
     uint64_t start_ns;
     void *memory;
+    uint32_t file;
     uint32_t bytes;      /* what a whole read of this page delivers */
     uint8_t again_count; /* EINTR and EAGAIN so far */
     bool was_short;
@@ -23,7 +30,10 @@ struct pgio_reader {
     pgio_reader_options options;
     pgio_reader_info info;
     pgio_reader_stats stats;
-    int fd, event_fd;
+    read_file *files;
+    pgio_window *windows; /* ascending; one for a single target */
+    uint32_t file_count, window_count;
+    int event_fd;
     uint32_t page_shift;
     uint32_t nvme_namespace, lba_shift;
     bool owns_memory;
@@ -63,8 +73,12 @@ int pgio_reader_check_options(const pgio_reader_options *options, pgio_error *er
 int64_t pgio_reader_scatter(pgio_reader *reader, const uint64_t *pages, uint64_t count, void *const *places,
                             int32_t *status, pgio_error *error);
 
-/* target.c. Opens reader->fd and fills in what info says of the target. */
+/* target.c. Opens the one file or device, its window, and fills in what info says of it. */
 int pgio_target_open(pgio_reader *reader, const char *path, pgio_error *error);
+/* The same for files whose pages the windows name; sentences name the file. */
+int pgio_target_open_files(pgio_reader *reader, const char *const *paths, uint32_t path_count,
+                           const pgio_window *windows, uint32_t window_count, pgio_error *error);
+void pgio_target_close(pgio_reader *reader);
 
 /* ring.c. prepare queues a read (there is always room for depth of them); enter submits what is queued,
  * waits until wait_count more have ended or timeout_ns (at most a second) is over, and calls pgio_reader_finish for
@@ -91,9 +105,18 @@ static inline uint32_t pgio_reader_batch(uint32_t depth)
     return depth < 16 ? 1 : depth / 16;
 }
 
-static inline uint64_t pgio_page_byte(const pgio_reader *reader, uint64_t page)
+/* The window that holds a page, which is below page_count. */
+static inline const pgio_window *pgio_window_of(const pgio_reader *reader, uint64_t page)
 {
-    return reader->options.base_byte + (page << reader->page_shift);
+    uint32_t low = 0, high = reader->window_count;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (reader->windows[middle].page_begin <= page)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &reader->windows[low];
 }
 
 #endif

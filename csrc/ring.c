@@ -142,7 +142,11 @@ static void register_resources(pgio_reader *reader, pgio_ring *ring)
 {
     if (reader->options.flags & PGIO_READER_NO_FIXED)
         return;
-    ring->fixed_file = ring_register(ring->fd, IORING_REGISTER_FILES, &reader->fd, 1) == 0;
+    int *fds = malloc(reader->file_count * sizeof *fds);
+    for (uint32_t i = 0; fds && i < reader->file_count; i++)
+        fds[i] = reader->files[i].fd;
+    ring->fixed_file = fds && ring_register(ring->fd, IORING_REGISTER_FILES, fds, reader->file_count) == 0;
+    free(fds);
     if (reader->info.engine == PGIO_ENGINE_NVME)
         return; /* passthrough of Linux 6.1 and older takes plain addresses only */
     struct iovec memory = {reader->options.memory, reader->options.memory_bytes};
@@ -258,7 +262,7 @@ static struct io_uring_sqe *next_sqe(pgio_ring *ring)
 
 static void fill_nvme(const pgio_reader *reader, const read_slot *slot, struct io_uring_sqe *sqe)
 {
-    uint64_t lba = pgio_page_byte(reader, slot->page) >> reader->lba_shift;
+    uint64_t lba = slot->byte >> reader->lba_shift;
     struct nvme_uring_cmd *command = (void *)sqe->cmd;
     sqe->opcode = IORING_OP_URING_CMD;
     sqe->cmd_op = NVME_URING_CMD_IO;
@@ -276,7 +280,7 @@ void pgio_ring_prepare(pgio_reader *reader, uint32_t slot_index)
     pgio_ring *ring = reader->ring;
     const read_slot *slot = &reader->slots[slot_index];
     struct io_uring_sqe *sqe = next_sqe(ring);
-    sqe->fd = ring->fixed_file ? 0 : reader->fd;
+    sqe->fd = ring->fixed_file ? (int)slot->file : reader->files[slot->file].fd;
     sqe->flags = ring->fixed_file ? IOSQE_FIXED_FILE : 0;
     sqe->user_data = slot_index;
     if (reader->info.engine == PGIO_ENGINE_NVME) {
@@ -287,7 +291,7 @@ void pgio_ring_prepare(pgio_reader *reader, uint32_t slot_index)
     uint64_t at = (uint64_t)((uintptr_t)memory - (uintptr_t)registered), end = reader->options.memory_bytes;
     bool fixed = ring->fixed_buffers && at < end && end - at >= reader->options.page_bytes;
     sqe->opcode = fixed ? IORING_OP_READ_FIXED : IORING_OP_READ;
-    sqe->off = pgio_page_byte(reader, slot->page);
+    sqe->off = slot->byte;
     sqe->addr = (uint64_t)(uintptr_t)slot->memory;
     sqe->len = (uint32_t)reader->options.page_bytes;
 }

@@ -1,4 +1,4 @@
-/* target.c: what a reader reads from: a file, a block device, or an NVMe namespace.
+/* target.c: what a reader reads from: a file, a block device, an NVMe namespace, or windows of several files.
  *
  * Owns how it is opened (for reading only, with O_DIRECT unless told otherwise), its size and blocks, and
  * what of it may be read. Refuses what cannot be a target with a sentence that says why. */
@@ -9,15 +9,16 @@
 #include <linux/nvme_ioctl.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "reader.h"
 
 #define NVME_ID_BYTES 4096
 
 /* Size and block size of an NVMe namespace, from its character device. */
-static int identify_nvme(pgio_reader *reader, pgio_error *error)
+static int identify_nvme(pgio_reader *reader, read_file *file, pgio_error *error)
 {
-    int namespace_id = ioctl(reader->fd, NVME_IOCTL_ID);
+    int namespace_id = ioctl(file->fd, NVME_IOCTL_ID);
     uint8_t *identity = aligned_alloc(NVME_ID_BYTES, NVME_ID_BYTES);
     if (!identity)
         return pgio_fail(error, ENOMEM, "no memory");
@@ -25,7 +26,7 @@ static int identify_nvme(pgio_reader *reader, pgio_error *error)
                                         .nsid = (uint32_t)namespace_id,
                                         .addr = (uint64_t)(uintptr_t)identity,
                                         .data_len = NVME_ID_BYTES};
-    int status = namespace_id <= 0 ? -1 : ioctl(reader->fd, NVME_IOCTL_ADMIN_CMD, &command);
+    int status = namespace_id <= 0 ? -1 : ioctl(file->fd, NVME_IOCTL_ADMIN_CMD, &command);
     if (status) {
         int code = status < 0 && errno ? errno : EIO;
         free(identity);
@@ -53,15 +54,15 @@ static int identify_nvme(pgio_reader *reader, pgio_error *error)
         return pgio_fail(error, EINVAL, "a page of %" PRIu64 " bytes is more than the 65536 blocks of one NVMe read",
                          reader->options.page_bytes);
     reader->info.lba_bytes = 1u << reader->lba_shift;
-    reader->info.target_bytes = blocks << reader->lba_shift;
+    file->bytes = blocks << reader->lba_shift;
     reader->info.direct = 1;
     return 0;
 }
 
-static int measure_block_device(pgio_reader *reader, pgio_error *error)
+static int measure_block_device(const pgio_reader *reader, read_file *file, pgio_error *error)
 {
     int block_bytes = 0;
-    if (ioctl(reader->fd, BLKGETSIZE64, &reader->info.target_bytes) || ioctl(reader->fd, BLKSSZGET, &block_bytes))
+    if (ioctl(file->fd, BLKGETSIZE64, &file->bytes) || ioctl(file->fd, BLKSSZGET, &block_bytes))
         return pgio_fail(error, errno, "its size cannot be read: %s", strerror(errno));
     if (reader->info.direct && (uint64_t)block_bytes > reader->options.page_bytes)
         return pgio_fail(error, EINVAL, "its blocks of %d bytes are larger than a page of %" PRIu64, block_bytes,
@@ -69,7 +70,7 @@ static int measure_block_device(pgio_reader *reader, pgio_error *error)
     return 0;
 }
 
-static int open_target(pgio_reader *reader, const char *path, pgio_error *error)
+static int open_target(pgio_reader *reader, read_file *file, const char *path, pgio_error *error)
 {
     bool buffered = reader->options.flags & PGIO_READER_BUFFERED;
     struct stat about;
@@ -84,24 +85,24 @@ static int open_target(pgio_reader *reader, const char *path, pgio_error *error)
         return pgio_fail(error, EINVAL, "engine nvme reads an NVMe character device such as /dev/ng0n1");
     if (character && reader->options.engine != PGIO_ENGINE_NVME && reader->options.engine != PGIO_ENGINE_AUTO)
         return pgio_fail(error, EINVAL, "a character device is read with engine nvme");
-    reader->fd = open(path, O_RDONLY | O_CLOEXEC | (buffered || character ? 0 : O_DIRECT));
-    if (reader->fd < 0 && errno == EINVAL && !buffered)
+    file->fd = open(path, O_RDONLY | O_CLOEXEC | (buffered || character ? 0 : O_DIRECT));
+    if (file->fd < 0 && errno == EINVAL && !buffered)
         return pgio_fail(error, EINVAL, "this file system has no O_DIRECT; --buffered reads through the page cache");
-    if (reader->fd < 0 && errno == EACCES && !S_ISREG(about.st_mode))
+    if (file->fd < 0 && errno == EACCES && !S_ISREG(about.st_mode))
         return pgio_fail(error, EACCES,
                          "permission denied; join the group that may read it (most often disk), or use sudo");
-    if (reader->fd < 0 && errno == EPERM && !S_ISREG(about.st_mode))
+    if (file->fd < 0 && errno == EPERM && !S_ISREG(about.st_mode))
         return pgio_fail(error, EPERM, "a container or virtual machine keeps this device away; pass it through");
-    if (reader->fd < 0)
+    if (file->fd < 0)
         return pgio_fail(error, errno, "%s", strerror(errno));
     if (character) {
         reader->info.engine = PGIO_ENGINE_NVME;
-        return identify_nvme(reader, error);
+        return identify_nvme(reader, file, error);
     }
-    int flags = fcntl(reader->fd, F_GETFL);
+    int flags = fcntl(file->fd, F_GETFL);
     reader->info.direct = flags >= 0 && flags & O_DIRECT;
-    reader->info.target_bytes = (uint64_t)about.st_size;
-    return S_ISBLK(about.st_mode) ? measure_block_device(reader, error) : 0;
+    file->bytes = (uint64_t)about.st_size;
+    return S_ISBLK(about.st_mode) ? measure_block_device(reader, file, error) : 0;
 }
 
 static int measure_span(pgio_reader *reader, pgio_error *error)
@@ -128,8 +129,79 @@ static int measure_span(pgio_reader *reader, pgio_error *error)
     return 0;
 }
 
+static int allocate(pgio_reader *reader, uint32_t file_count, uint32_t window_count, pgio_error *error)
+{
+    reader->files = malloc(file_count * sizeof *reader->files);
+    reader->windows = malloc(window_count * sizeof *reader->windows);
+    if (!reader->files || !reader->windows)
+        return pgio_fail(error, ENOMEM, "no memory for a reader of %u files", file_count);
+    for (reader->file_count = 0; reader->file_count < file_count; reader->file_count++)
+        reader->files[reader->file_count] = (read_file){.fd = -1};
+    reader->window_count = window_count;
+    return 0;
+}
+
 int pgio_target_open(pgio_reader *reader, const char *path, pgio_error *error)
 {
-    int status = open_target(reader, path, error);
-    return status ? status : measure_span(reader, error);
+    int status = allocate(reader, 1, 1, error);
+    if (!status)
+        status = open_target(reader, &reader->files[0], path, error);
+    reader->info.target_bytes = status ? 0 : reader->files[0].bytes;
+    if (!status)
+        status = measure_span(reader, error);
+    if (!status)
+        reader->windows[0] = (pgio_window){.page_count = reader->info.page_count, .byte = reader->options.base_byte};
+    return status;
+}
+
+/* Windows that follow one another from page 0 on, each whole in its file but for the file's last page. */
+static int check_windows(const pgio_reader *reader, const char *const *paths, pgio_error *error)
+{
+    uint64_t page = 0;
+    for (uint32_t w = 0; w < reader->window_count; w++) {
+        const pgio_window *window = &reader->windows[w];
+        if (window->file >= reader->file_count || !window->page_count || window->page_begin != page)
+            return pgio_fail(error, EINVAL, "window %u does not follow the one before it in a file that is given", w);
+        if (window->byte % reader->options.page_bytes)
+            return pgio_fail(error, EINVAL, "window %u begins at byte %" PRIu64 ", which is on no page of %" PRIu64, w,
+                             window->byte, reader->options.page_bytes);
+        uint64_t bytes = reader->files[window->file].bytes;
+        if (window->byte >= bytes || (bytes - window->byte - 1) >> reader->page_shift < window->page_count - 1)
+            return pgio_fail(error, EINVAL, "%s: ends at byte %" PRIu64 ", before %" PRIu64 " pages from byte %" PRIu64,
+                             paths[window->file], bytes, window->page_count, window->byte);
+        page += window->page_count;
+    }
+    return 0;
+}
+
+int pgio_target_open_files(pgio_reader *reader, const char *const *paths, uint32_t path_count,
+                           const pgio_window *windows, uint32_t window_count, pgio_error *error)
+{
+    int status = allocate(reader, path_count, window_count, error);
+    if (status)
+        return status;
+    memcpy(reader->windows, windows, window_count * sizeof *windows);
+    bool direct = true;
+    for (uint32_t f = 0; f < path_count; f++) {
+        pgio_error why = {{0}};
+        status = open_target(reader, &reader->files[f], paths[f], &why);
+        if (!status && reader->info.engine == PGIO_ENGINE_NVME)
+            status = pgio_fail(&why, EINVAL, "is a character device; of several files none may be one");
+        if (status)
+            return pgio_fail(error, -status, "%s: %s", paths[f], why.text);
+        direct = direct && reader->info.direct;
+        reader->info.target_bytes += reader->files[f].bytes;
+    }
+    reader->info.direct = direct;
+    reader->info.page_count = windows[window_count - 1].page_begin + windows[window_count - 1].page_count;
+    return check_windows(reader, paths, error);
+}
+
+void pgio_target_close(pgio_reader *reader)
+{
+    for (uint32_t f = 0; f < reader->file_count; f++)
+        if (reader->files[f].fd >= 0)
+            close(reader->files[f].fd);
+    free(reader->files);
+    free(reader->windows);
 }

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from pagegram_io import native, native_caches, native_reader
-from pagegram_io.layout import Layout
+from pagegram_io import native_reader
+from pagegram_io.layout import Layout, Window
 from pagegram_io.native_reader import NEVER, Reader, ReaderStats
 from pagegram_io.records import SCHEMA, provenance
 from pagegram_io.tokens import Stream
+from pagegram_io.workload import Feeder, Replay, Uniform, Work
 
-BATCH_READS = 1 << 14
 SLICE_NS = 50_000_000  # a pump returns at least this often, so that Ctrl-C and the seconds are noticed
 ZERO_PROBE_PAGES = 1000
 ZERO_SHARE_MAX = 0.01
@@ -29,7 +29,10 @@ BUSY_SHARE = 0.95
 
 @dataclass(frozen=True)
 class DeviceJob:
-    """One measured run. Without a layout the reads are uniform over the span. Times in seconds, sizes in bytes."""
+    """One measured run. Without a layout the reads are uniform over the span. Times in seconds, sizes in bytes.
+
+    With ``windows`` the pages are those of a checkpoint's own files, and ``path`` is what they are called together.
+    """
 
     path: str
     depth: int = 64
@@ -52,132 +55,25 @@ class DeviceJob:
     seed: int = 0
     wrap: bool = False
     percentiles: tuple[float, ...] = ()  # of latencies, beside 50, 90, 99 and 99.9
+    windows: tuple[Window, ...] = ()
 
+    @property
+    def disk_path(self) -> str:
+        """A path on the device that is read."""
+        return self.windows[0].file if self.windows else self.path
 
-@dataclass
-class Work:
-    """Reads to make: device pages, uint64 [n]; lookup i (decode: step i) is done with read ends[i] - 1, uint64."""
-
-    pages: np.ndarray
-    ends: np.ndarray
-    tokens: int  # a lookup is a token; a step is a batch of them
-
-
-class Uniform:
-    """Random pages of the span, without end."""
-
-    loops = 0
-
-    def __init__(self, job: DeviceJob, page_count: int) -> None:
-        self._random = np.random.default_rng([job.seed, 0x9E37])
-        self._page_count = page_count
-        self._step = job.batch if job.decode else 1
-        self._reads = max(1, BATCH_READS // self._step) * self._step
-
-    def next(self) -> Work | None:
-        pages = self._random.integers(self._page_count, size=self._reads, dtype=np.uint64)
-        ends = np.arange(self._step, self._reads + 1, self._step, dtype=np.uint64)
-        return Work(pages, ends, self._reads)
-
-
-class Replay:
-    """The pages of a stream's tokens under a layout, behind an exact LRU if there is a cache; over and over.
-
-    In decode mode, ``batch`` parts of the stream advance side by side, as a server's requests do.
-    """
-
-    def __init__(self, job: DeviceJob, layout: Layout, stream: Stream, page_count: int) -> None:
-        self._job, self._page_count = job, page_count
-        self._parts = [native.Source(layout, part) for part in _parts(stream, job.batch if job.decode else 1)]
-        self._columns = self._parts[0].page_columns
-        self._tokens = max(1, BATCH_READS // self._columns // len(self._parts))
-        classes = np.zeros(self._columns, np.uint32)
-        self._lru = native_caches.Lru(layout.page_count, [job.cache_pages], classes) if job.cache_pages else None
-        self.loops = 0
-        if self._lru is not None and job.warm_tokens:
-            self._warm(self._lru, len(stream.ids))
-
-    def _warm(self, lru: native_caches.Lru, stream_tokens: int) -> None:
-        """Fill the cache with the stream's first tokens, as the simulator's warm-up does."""
-        left = self._job.warm_tokens // len(self._parts)
-        if left >= stream_tokens // len(self._parts):
-            raise ValueError(f"a warm-up of {self._job.warm_tokens} tokens leaves none of a stream of {stream_tokens}")
-        while left:
-            pages = self._emit(min(left, self._tokens))
-            lru.access(np.ascontiguousarray(pages.reshape(-1, self._columns)))
-            left -= len(pages)
-
-    def _emit(self, tokens: int) -> np.ndarray:
-        """Pages of the next tokens, uint32 [steps, parts, columns]; the parts are equally long."""
-        buffers = []
-        for part in self._parts:
-            buffer = np.empty((tokens, self._columns), np.uint32)
-            buffers.append(buffer[: part.next(buffer)])
-        return np.stack(buffers, axis=1)
-
-    def next(self) -> Work | None:
-        pages = self._emit(self._tokens)
-        if not len(pages):
-            self.loops += 1
-            for part in self._parts:
-                part.rewind()
-            pages = self._emit(self._tokens)
-        steps, parts, _ = pages.shape
-        lines = np.ascontiguousarray(pages.reshape(steps * parts, self._columns))
-        wanted = lines != native.NO_PAGE
-        if self._lru is not None:
-            verdicts = np.empty(lines.shape, np.uint8)
-            self._lru.access(lines, missed=verdicts)
-            wanted = verdicts > 0
-        reads = lines[wanted].astype(np.uint64)
-        if self._job.wrap:
-            reads %= np.uint64(self._page_count)
-        ends = np.cumsum(wanted.sum(axis=1), dtype=np.uint64)
-        return Work(reads, np.ascontiguousarray(ends[parts - 1 :: parts]), steps * parts)
-
-
-def _parts(stream: Stream, count: int) -> list[Stream]:
-    """The stream cut into equally long parts; each starts a document of its own."""
-    if count == 1:
-        return [stream]
-    length = len(stream.ids) // count
-    if not length:
-        raise ValueError(f"a batch of {count} requests needs a stream of at least as many tokens")
-    parts = []
-    for begin in range(0, count * length, length):
-        starts = stream.document_starts.astype(np.int64)
-        inside = starts[(starts > begin) & (starts < begin + length)] - begin
-        inside = np.concatenate([[0], inside]).astype(np.uint64)
-        parts.append(Stream(stream.ids[begin : begin + length], inside, stream.vocabulary, stream.name))
-    return parts
-
-
-class Feeder:
-    """Deals work to the readers' threads, in order, and says when a limit is reached."""
-
-    def __init__(self, source: Uniform | Replay, limit: int | None) -> None:
-        self.source, self._left = source, limit
-        self._lock = threading.Lock()
-
-    def next(self) -> Work | None:
-        with self._lock:
-            if self._left == 0:
-                return None
-            work = self.source.next()
-            if work is None or self._left is None:
-                return work
-            if work.tokens > self._left:
-                work = _cut(work, self._left)
-            self._left -= work.tokens
-            return work
-
-
-def _cut(work: Work, tokens: int) -> Work:
-    """The first ``tokens`` of some work (whole steps of it)."""
-    per_end = work.tokens // len(work.ends)
-    count = max(1, tokens // per_end)
-    ends = work.ends[:count]
-    return Work(work.pages[: int(ends[-1])], ends, tokens if count == 1 else count * per_end)
+    def open(self, depth: int, flags: tuple[str, ...] | None = None) -> Reader:
+        """A reader of the job's target, with the job's flags or others; of the thread that calls."""
+        return Reader(
+            self.path,
+            depth=depth,
+            engine=self.engine,
+            page_bytes=self.page_bytes,
+            base_byte=self.base_byte,
+            span_bytes=self.span_bytes,
+            flags=self.flags if flags is None else flags,
+            windows=self.windows,
+        )
 
 
 @dataclass
@@ -208,10 +104,7 @@ class Worker(threading.Thread):
     def run(self) -> None:
         try:
             job = self.job
-            with Reader(
-                job.path, depth=self.depth, engine=job.engine, page_bytes=job.page_bytes, base_byte=job.base_byte,
-                span_bytes=job.span_bytes, flags=job.flags,
-            ) as reader:  # fmt: skip
+            with job.open(self.depth) as reader:
                 self.tally.info = reader.info()
                 started, cpu = time.monotonic(), _thread_cpu()
                 ramp = None
@@ -306,8 +199,7 @@ def target_kind(path: str) -> str:
 
 def probe_zeros(job: DeviceJob) -> float:
     """Share of random pages that hold only zeros: blocks that were never written do not reach flash."""
-    with Reader(job.path, depth=64, engine=job.engine, page_bytes=job.page_bytes, base_byte=job.base_byte,
-                span_bytes=job.span_bytes, flags=tuple(f for f in job.flags if f == "buffered")) as reader:  # fmt: skip
+    with job.open(64, tuple(flag for flag in job.flags if flag == "buffered")) as reader:
         count = min(ZERO_PROBE_PAGES, reader.info().page_count)
         pages = np.random.default_rng(job.seed).integers(reader.info().page_count, size=count, dtype=np.uint64)
         memory = native_reader.aligned_bytes(count * job.page_bytes)
@@ -321,8 +213,7 @@ def span_pages(job: DeviceJob) -> int:
 
     OSError ENOTSUP for polled completions that the device has not: only a read shows it.
     """
-    with Reader(job.path, depth=1, engine=job.engine, page_bytes=job.page_bytes, base_byte=job.base_byte,
-                span_bytes=job.span_bytes, flags=job.flags) as reader:  # fmt: skip
+    with job.open(1) as reader:
         if "iopoll" in job.flags:
             status = reader.read(np.zeros(1, np.uint64), native_reader.aligned_bytes(job.page_bytes))
             if status[0] == -errno.EOPNOTSUPP:
@@ -360,7 +251,7 @@ def run(
     threads = min(job.jobs, job.depth)
     depths = [job.depth // threads + (i < job.depth % threads) for i in range(threads)]
     workers = [Worker(job, depth, feeder, stop) for depth in depths]
-    before, cpu = read_diskstats(job.path), _process_cpu()
+    before, cpu = read_diskstats(job.disk_path), _process_cpu()
     started = time.monotonic()
     for worker in workers:
         worker.start()
@@ -370,7 +261,7 @@ def run(
         stop.set()
         _await(workers, None)
         raise
-    disk = diskstats_since(before, read_diskstats(job.path), time.monotonic() - started)
+    disk = diskstats_since(before, read_diskstats(job.disk_path), time.monotonic() - started)
     cpu = _process_cpu() - cpu
     for worker in workers:
         if worker.tally.error is not None:

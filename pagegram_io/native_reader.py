@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pagegram_io._pgio import ffi, lib
 from pagegram_io.native import Handle, checked, pointer, uint64_array
+
+if TYPE_CHECKING:
+    from pagegram_io.layout import Window
 
 ENGINES = {"auto": 0, "io_uring": 1, "psync": 2, "nvme": 3}
 FLAGS = {"buffered": 1, "sqpoll": 2, "iopoll": 4, "clock_each": 8, "no_fixed": 16, "verify": 32}
@@ -106,6 +111,7 @@ class ReaderStats:
     errors_corrupt: int
     errors_other: int
     first_error_byte: int
+    first_error_file: int
     first_error_status: int
     latency_sum_ns: int
     latency_min_ns: int
@@ -127,6 +133,8 @@ def _bytes_of(memory: np.ndarray) -> np.ndarray:
 class Reader(Handle):
     """Pages of a file or device into memory, up to ``depth`` in flight. Belongs to the thread that opens it.
 
+    With ``windows`` (layout.Window, one after the other from page 0 on) pages are those of several files, read as one
+    target, and ``path`` is only what all of them are called in errors that are of no one file.
     Raises OSError with the path (EPERM: io_uring forbidden; ENOSYS, ENOTSUP: not here; ENOMEM: may not lock enough
     memory), ValueError for bad options.
     """
@@ -144,6 +152,7 @@ class Reader(Handle):
         span_bytes: int = 0,
         flags: tuple[str, ...] = (),
         memory: np.ndarray | None = None,
+        windows: Sequence[Window] = (),
     ) -> None:
         super().__init__()
         self._memory = memory  # the kernel reads into it for as long as the reader lives
@@ -159,16 +168,28 @@ class Reader(Handle):
             "flags": sum(FLAGS[name] for name in flags),
         }
         name = os.fspath(path)
+        self.files = list(dict.fromkeys(window.file for window in windows)) or [name]
         try:
-            self._make(
-                "pgio_reader", lib.pgio_reader_open, os.fsencode(name), ffi.new("pgio_reader_options *", options)
-            )
+            self._open(windows, ffi.new("pgio_reader_options *", options))
         except OSError as error:
-            raise OSError(error.errno, error.strerror, name) from None
+            # Of several files C's sentence begins with the one that it is of.
+            text = error.strerror or ""
+            whose = next((file for file in self.files if windows and text.startswith(f"{file}: ")), None)
+            raise OSError(error.errno, text if whose is None else text[len(whose) + 2 :], whose or name) from None
         except MemoryError as error:  # most often a limit on locked memory, which its sentence explains
             raise OSError(errno.ENOMEM, str(error), name) from None
         except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
+            raise ValueError(str(error) if windows else f"{name}: {error}") from None
+
+    def _open(self, windows: Sequence[Window], options: Any) -> None:
+        paths = [ffi.new("char[]", os.fsencode(file)) for file in self.files]
+        if not windows:
+            self._make("pgio_reader", lib.pgio_reader_open, paths[0], options)
+            return
+        number = {file: i for i, file in enumerate(self.files)}
+        named = ffi.new("pgio_window[]", [(w.page_begin, w.page_count, w.byte, number[w.file], 0) for w in windows])
+        arguments = ffi.new("char *[]", paths), len(paths), named, len(windows), options
+        self._make("pgio_reader", lib.pgio_reader_open_files, *arguments)
 
     def info(self) -> ReaderInfo:
         """The engine that runs, why, and how."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from harness.checkpoints import bare_deepseek, engram_family, engram_files
+from harness.targets import filesystem_of, takes_direct
 
 from pagegram_io import cli, deployed
 
@@ -61,6 +65,60 @@ def test_ranks_read_what_the_table_reads_together(
     assert (whole["rank"], whole["rank_split"]) == (None, None)
     assert cli.run([*map(str, common), "--ranks", "3", "--split", split]) == 0
     assert "2 of 3" in capsys.readouterr().out
+
+
+@pytest.fixture
+def on_disk(toy: tuple[Path, np.ndarray]) -> Iterator[Path]:
+    """The toy checkpoint where O_DIRECT works: pytest's folder, or one under build/ where that is a tmpfs."""
+    if takes_direct(toy[0]) and filesystem_of(toy[0]) != "tmpfs":
+        yield toy[0]
+        return
+    beside = Path(__file__).parents[1] / "build" / f"test-own-files-{os.getpid()}"
+    shutil.copytree(toy[0], beside)
+    yield beside
+    shutil.rmtree(beside)
+
+
+@pytest.mark.parametrize("scales", ["resident", "read"])
+def test_nvme_reads_a_checkpoints_own_files(
+    capsys: pytest.CaptureFixture[str], on_disk: Path, tmp_path: Path, scales: str
+) -> None:
+    """Its reads are the simulator's: uncached, and behind a cache, from two files at once."""
+    tokens = tmp_path / "t.u16"
+    tokens.write_bytes(np.random.default_rng(1).integers(0, 1000, 700).astype("<u2").tobytes())
+    common = ("--model", "toy-engram", "--files", on_disk, "--tokens", tokens, "--scales", scales)
+    caches = ("--cache", "none,16KiB")
+    simulated = records(capsys, "simulate", *common, *caches)
+    read = records(capsys, "nvme", *common, *caches, "--reads", 700, "--depth", 5)
+    assert [r["reads"] for r in read] == [s["misses"] for s in simulated]
+    assert {r["target_kind"] for r in read} == {"files"} and read[0]["target"] == str(on_disk)
+    (uniform,) = records(capsys, "nvme", "--uniform", *common, "--reads", 50)
+    assert uniform["reads"] == 50 and uniform["span_bytes"] == simulated[0]["pages"] * 4096  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["--uniform"], "name a TARGET"),
+        (["--model", MODEL], "name a TARGET"),
+        (["--model", "toy-engram", "--files", "{toy}", "--offset", "4KiB"], "--offset is for one TARGET"),
+        (["--model", "toy-engram", "--files", "{toy}", "--wrap"], "--wrap is for one TARGET"),
+        (["--model", "toy-engram", "--files", "{toy}", "--repack"], "not there yet"),
+    ],
+)
+def test_nvme_without_a_target_needs_files(
+    capsys: pytest.CaptureFixture[str], toy: tuple[Path, np.ndarray], words: list[str], match: str
+) -> None:
+    assert cli.run(["nvme", *[word.format(toy=toy[0]) for word in words]]) == 2
+    err = capsys.readouterr().err
+    assert match in err and len(err.splitlines()) == 1
+
+
+def test_nvme_on_headers_alone_names_file_and_tensor(capsys: pytest.CaptureFixture[str], bare: Path) -> None:
+    assert cli.run(["nvme", "--model", MODEL, "--files", str(bare)]) == 1
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    assert "engram.embed.weight" in err and "not all here" in err and "safetensors" in err
 
 
 def test_inspect_says_what_a_checkpoint_holds_and_lacks(

@@ -82,22 +82,15 @@ def test_rows_and_scales_of_two_files(folder: Path, engine: str, data_at: int) -
     check_direct(table.layout(), wanted[:, :256], engine)
 
 
-@pytest.mark.parametrize("page_bytes", [512, 1024, 16_384, 65_536])
+@pytest.mark.parametrize("page_bytes", [512, 1024, 16_384, 65_536, 1 << 20])
 def test_pages_of_other_sizes(folder: Path, page_bytes: int) -> None:
-    """Shorter ones of several files, each read into memory that begins where the file before it left off."""
+    """Shorter than what memory is aligned to, and longer than the files."""
     wanted = engram_files(folder, "F8_E4M3", 256, scales=True, data_at=8)
     table = model_table(engram_family(), folder, page_bytes=page_bytes)
     layout = table.layout(scales="read")
     rows = some_rows(layout)
     with RowsReader(layout, table.parts, buffered=True) as reader:
         assert np.array_equal(reader.read(rows), wanted[rows.astype(np.int64)])
-
-
-def test_a_file_shorter_than_a_page_is_one_line(folder: Path) -> None:
-    engram_files(folder, "F8_E4M3", 256, scales=True, data_at=8)
-    table = model_table(engram_family(), folder, page_bytes=1 << 20)
-    with pytest.raises(ValueError, match=r"a-1.safetensors: holds \d+ bytes, less than one page of 1048576"):
-        RowsReader(table.layout(), table.parts)
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -115,7 +108,7 @@ def test_each_rank_reads_its_own_rows_and_no_others(folder: Path, split: str, ra
         mine = own != np.uint64(native.NO_ROW)
         with RowsReader(layout, table.parts, depth=7) as reader:
             alone = reader.read(own)
-            read_pages = sum(r.stats().reads for r in reader._readers.values())
+            read_pages = reader._reader.stats().reads
             reader.read(own, together)
         assert np.array_equal(alone, np.where(mine[..., None], whole, 0))
         needed = layout.pages(own)

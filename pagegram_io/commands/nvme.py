@@ -41,7 +41,7 @@ from pagegram_io.sizes import parse_bytes
 
 if TYPE_CHECKING:
     from pagegram_io.device import DeviceJob
-    from pagegram_io.layout import Layout
+    from pagegram_io.layout import Layout, Window
     from pagegram_io.tokens import Stream
 
 EPILOG = """
@@ -54,6 +54,7 @@ Examples:
   pagegram-io nvme --decode --batch 8 --cache 1GiB --layout pagegram /dev/nvme0n1
   pagegram-io nvme --uniform --decode --batch 16,64,256 --json /dev/nvme0n1 > drive.jsonl
   pagegram-io nvme --engine nvme --depth 64 /dev/ng0n1
+  pagegram-io nvme --model deepseek-v4.1-flash --files DeepSeek-V4.1-Flash/ --cache none,8GiB
 """
 
 PATIENCE_SECONDS = 2.0
@@ -90,7 +91,7 @@ OFFSET = Parsed("size", lambda text: 0 if text == "0" else parse_bytes(text))
 
 
 @click.command("nvme", epilog=EPILOG)
-@click.argument("target", type=PathOption)
+@click.argument("target", type=PathOption, required=False)
 @click.option(
     "--depth",
     "depths",
@@ -196,6 +197,8 @@ OFFSET = Parsed("size", lambda text: 0 if text == "0" else parse_bytes(text))
 def command(**values: Any) -> int:
     """Measure TARGET (a block device, an NVMe character device or a file) with page reads at a held depth. Read-only.
 
+    Without a TARGET, --model and --files read the checkpoint's own files, each page where it lies.
+
     First uniform reads over the target, then the reads of each layout of a 20B table on the shipped stream, where they
     fit. A read's latency is from its preparation to its reaping; lookups a second are tokens whose pages all came.
     """
@@ -205,11 +208,15 @@ def command(**values: Any) -> int:
     slots = values["slots"] if given("slots") else (4,)
     refuse_model_options(values)
     shape = shape_of(values)
+    own_files = values["target"] is None
     layouts: list[Layout] = []
-    if not values["uniform"]:
+    if not values["uniform"] or own_files:
         layouts = layouts_of(values, shape, slots=slots)
-    base, environment, notes = inspect_target(values)
-    jobs = make_jobs(values, shape, layouts, base)
+    windows: tuple[Window, ...] = ()
+    if own_files:
+        windows, values["target"] = _own_windows(values, layouts[0]), values["files"]
+    base, environment, notes = inspect_target(values, windows)
+    jobs = make_jobs(values, shape, [] if values["uniform"] else layouts, base, windows)
     stream = stream_of(values) if any(job.layout for job in jobs) else None
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
@@ -223,7 +230,27 @@ def command(**values: Any) -> int:
     return 0
 
 
+def _own_windows(values: dict[str, Any], layout: Layout) -> tuple[Window, ...]:
+    """Where the pages of a checkpoint's table lie in its own files, all of which must be here."""
+    from pagegram_io.commands.model import table_of
+    from pagegram_io.deployed.extents import require_bytes
+
+    if not layout.windows:
+        raise click.UsageError("--repack places rows in a file that is not there yet; name a TARGET in its place")
+    parts = table_of(values).parts
+    require_bytes([] if parts is None else parts.extents(scales=values["scales"] == "read"))
+    return layout.windows
+
+
 def _refuse_useless(values: dict[str, Any]) -> None:
+    if values["target"] is None:
+        if values["model"] is None or values["files"] is None:
+            raise click.UsageError(
+                "name a TARGET, a device or a file; or a checkpoint's own files: --model and --files"
+            )
+        useless = next((name for name in ("offset", "size", "wrap", "verify") if given(name)), None)
+        if useless:
+            raise click.UsageError(f"{option_text(useless)} is for one TARGET; a checkpoint's pages lie where they lie")
     if values["uniform"]:
         useless = next((name for name in ("layouts", "slots", "caches") if given(name)), None)
         if useless:
@@ -260,7 +287,9 @@ def stopped_by_ctrl_c() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, previous)
 
 
-def make_jobs(values: dict[str, Any], shape: Any, layouts: list[Layout], base: int) -> list[DeviceJob]:
+def make_jobs(
+    values: dict[str, Any], shape: Any, layouts: list[Layout], base: int, windows: tuple[Window, ...]
+) -> list[DeviceJob]:
     """The runs, in the order they are made: rounds outermost, so that a drifting device spreads over all of them."""
     from pagegram_io.device import DeviceJob, span_pages
     from pagegram_io.policy import cache_sizes
@@ -283,6 +312,7 @@ def make_jobs(values: dict[str, Any], shape: Any, layouts: list[Layout], base: i
         seed=shape.seed,
         wrap=values["wrap"],
         percentiles=values["percentiles"],
+        windows=windows,
     )
     wrong = next((depth for depth in values["depths"] if not 1 <= depth <= 32768), None)
     if wrong is not None:

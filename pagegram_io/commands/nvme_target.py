@@ -7,40 +7,27 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from pagegram_io.layout import Window
     from pagegram_io.table_file import TableHeader
 
 
-def inspect_target(values: dict[str, Any]) -> tuple[int, dict[str, Any], list[str]]:
+def inspect_target(values: dict[str, Any], windows: tuple[Window, ...] = ()) -> tuple[int, dict[str, Any], list[str]]:
     """Refuse a target that would not be measured; where page 0 lies, what the target is, and notes.
 
-    Notes are for when nothing else is in the way: beside the one line of an error they would only hide it.
+    windows: those of a checkpoint's own files, which are read in place of one target. Notes are for when nothing else
+    is in the way: beside the one line of an error they would only hide it.
     """
-    from pagegram_io import doctor, table_file
+    from pagegram_io import doctor
     from pagegram_io.device import target_kind
-    from pagegram_io.errors import FormatError
 
-    path = values["target"]
-    kind = target_kind(path)
-    base, notes = values["offset"] or 0, []
+    path = windows[0].file if windows else values["target"]
+    kind = "files" if windows else target_kind(path)
+    base, notes = values["offset"] or 0, list[str]()
     if kind == "file":
-        header = None
-        try:  # any file can be read; a table file says where its pages begin
-            header = table_file.read_header(path)
-        except FormatError as error:
-            if path.endswith(".safetensors"):
-                notes.append(f"not read as a table file: {error}")
-        if header is not None and values["offset"] is None:
-            base = header.data_byte
-            values["size"] = min(values["size"] or 2**62, header.page_count * header.page_bytes)
-        if values["verify"]:
-            _refuse_uncheckable(values, header)
-        end = base + values["size"] if values["size"] else 2**62
-        hole = None if values["allow_holes"] else doctor.holes_in(path, base, end)
-        if hole is not None:
-            raise click.ClickException(
-                f"{path}: byte {hole:,} is a hole or was never written; reading it does not touch the device and would "
-                "look far too fast. Make a dense file with pagegram-io mkfile, or insist with --allow-holes"
-            )
+        base = _inspect_file(values, notes)
+    for file in dict.fromkeys(window.file for window in windows):
+        ends = [window.byte + window.page_count * values["page_bytes"] for window in windows if window.file == file]
+        _refuse_holes(values, file, min(window.byte for window in windows if window.file == file), max(ends))
     filesystem = doctor.filesystem_of(path)
     if filesystem in doctor.MEMORY_FILE_SYSTEMS and not values["buffered"]:  # newer kernels let O_DIRECT pass there
         raise click.ClickException(
@@ -62,6 +49,38 @@ def inspect_target(values: dict[str, Any]) -> tuple[int, dict[str, Any], list[st
         "allow_holes": values["allow_holes"],
     }
     return base, about, notes
+
+
+def _inspect_file(values: dict[str, Any], notes: list[str]) -> int:
+    """Where page 0 of a file lies: any can be read; a table file says where its pages begin, and ends."""
+    from pagegram_io import table_file
+    from pagegram_io.errors import FormatError
+
+    path, header = values["target"], None
+    base: int = values["offset"] or 0
+    try:
+        header = table_file.read_header(path)
+    except FormatError as error:
+        if path.endswith(".safetensors"):
+            notes.append(f"not read as a table file: {error}")
+    if header is not None and values["offset"] is None:
+        base = header.data_byte
+        values["size"] = min(values["size"] or 2**62, header.page_count * header.page_bytes)
+    if values["verify"]:
+        _refuse_uncheckable(values, header)
+    _refuse_holes(values, path, base, base + values["size"] if values["size"] else 2**62)
+    return base
+
+
+def _refuse_holes(values: dict[str, Any], path: str, begin: int, end: int) -> None:
+    from pagegram_io import doctor
+
+    hole = None if values["allow_holes"] else doctor.holes_in(path, begin, end)
+    if hole is not None:
+        raise click.ClickException(
+            f"{path}: byte {hole:,} is a hole or was never written; reading it does not touch the device and would "
+            "look far too fast. Make a dense file with pagegram-io mkfile, or insist with --allow-holes"
+        )
 
 
 def _refuse_uncheckable(values: dict[str, Any], header: TableHeader | None) -> None:

@@ -1,8 +1,8 @@
 """Raw rows of a placed table from the very files of a checkpoint, so that an engine need not repack it to try it.
 
-The pages that a batch of tokens needs are read once each, up to ``depth`` at a time; a row that straddles pages, or
-whose scales lie in a tensor of their own, is joined on its way into the caller's memory. A rank of several
-(``ranks.own_rows``) reads its own rows alone.
+The pages that a batch of tokens needs are read once each, up to ``depth`` at a time over all files together; a row
+that straddles pages, or whose scales lie in a tensor of their own, is joined on its way into the caller's memory. A
+rank of several (``ranks.own_rows``) reads its own rows alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pagegram_io.deployed.placement import Parts
 from pagegram_io.deployed.tensors import regular_size, tensor_name
 from pagegram_io.errors import FormatError
 from pagegram_io.layout import Layout
-from pagegram_io.native_reader import ALIGNMENT, STATUS_CORRUPT, STATUS_SHORT, Reader, aligned_bytes
+from pagegram_io.native_reader import STATUS_CORRUPT, STATUS_SHORT, Reader, aligned_bytes
 
 BATCH_PAGES = 4096  # read at a time: 16 MiB of pages of 4 KiB
 
@@ -50,21 +50,22 @@ class RowsReader:
         self._part_bytes = [r.row_bytes for g in layout.groups for _ in g.columns for r in g.regions]
         self._first_rows = np.array([g.row_base for g in layout.groups for _ in g.columns], np.uint64)
         self.column_count, self.row_bytes = layout.column_count, layout.row_bytes
-        self._begins = np.array([window.page_begin for window in layout.windows], np.int64)
-        self._readers: dict[str, Reader] = {}
         flags = ("buffered",) if buffered else ()
         try:
-            for file in dict.fromkeys(window.file for window in layout.windows):
-                self._readers[file] = Reader(
-                    file, depth=depth, engine=engine, page_bytes=layout.page_bytes, flags=flags
-                )
+            self._reader = Reader(
+                f"the files of {layout.label}",
+                depth=depth,
+                engine=engine,
+                page_bytes=layout.page_bytes,
+                flags=flags,
+                windows=layout.windows,
+            )
         except BaseException:
-            self.close()
+            self._place.close()
             raise
 
     def close(self) -> None:
-        for reader in self._readers.values():
-            reader.close()
+        self._reader.close()
         self._place.close()
 
     def __enter__(self) -> RowsReader:
@@ -74,9 +75,9 @@ class RowsReader:
         self.close()
 
     @property
-    def engines(self) -> dict[str, str]:
-        """The engine that reads each file."""
-        return {file: reader.info().engine for file, reader in self._readers.items()}
+    def engine(self) -> str:
+        """The engine that reads the files."""
+        return self._reader.info().engine
 
     def read(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Global rows, integers [tokens, columns], into out, uint8 [tokens, columns, row_bytes] with any strides.
@@ -110,6 +111,8 @@ class RowsReader:
         if not every_row:
             needed &= np.repeat(mine, self._parts, axis=1)[..., None]
         pages = np.unique(every[needed])
+        if not pages.size:
+            return
         memory = self._read_pages(pages)
         # Of a row's pages none is left out, so they stand side by side in memory too.
         begins = np.searchsorted(pages, first) * page_bytes + starts % page_bytes
@@ -124,23 +127,12 @@ class RowsReader:
             at += parts
 
     def _read_pages(self, pages: np.ndarray) -> np.ndarray:
-        page_bytes, windows = self._layout.page_bytes, self._layout.windows
-        memory = aligned_bytes(len(pages) * page_bytes)
-        window_of = np.searchsorted(self._begins, pages, side="right") - 1
-        for at in np.unique(window_of).tolist():
-            window = windows[at]
-            chosen = np.flatnonzero(window_of == at)
-            low, high = int(chosen[0]), int(chosen[-1]) + 1
-            wanted = pages[low:high] - window.page_begin + window.byte // page_bytes
-            into = memory[low * page_bytes : high * page_bytes]
-            # Of pages shorter than what reads are aligned to, those of a second file may begin between two of these.
-            aligned = into if into.ctypes.data % ALIGNMENT == 0 else aligned_bytes(into.size)
-            status = self._readers[window.file].read(wanted, aligned)
-            if aligned is not into:
-                into[:] = aligned
-            bad = np.flatnonzero(status < 0)
-            if bad.size:
-                raise self._read_error(window.file, int(wanted[bad[0]]) * page_bytes, int(status[bad[0]]))
+        memory = aligned_bytes(len(pages) * self._layout.page_bytes)
+        status = self._reader.read(pages, memory)
+        bad = np.flatnonzero(status < 0)
+        if bad.size:
+            file, byte = self._layout.place_in_file(int(pages[bad[0]]) * self._layout.page_bytes)
+            raise self._read_error(file, byte, int(status[bad[0]]))
         return memory
 
     def _read_error(self, file: str, byte: int, status: int) -> OSError:

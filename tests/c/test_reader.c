@@ -250,9 +250,49 @@ static int check_refusals(void)
     return 0;
 }
 
+/* The file's second half and then its first, as two files of one reader. */
+static int check_files(uint32_t engine)
+{
+    const char *paths[2] = {path, path};
+    const uint64_t half = PAGES / 2;
+    pgio_window windows[2] = {{.page_count = PAGES + 1 - half, .byte = half * PAGE_BYTES, .file = 1},
+                              {.page_begin = PAGES + 1 - half, .page_count = half}};
+    pgio_reader_options options = {
+        .page_bytes = PAGE_BYTES, .engine = engine, .depth = DEPTH, .flags = PGIO_READER_BUFFERED};
+    pgio_reader *reader;
+    int status = pgio_reader_open_files(&reader, paths, 2, windows, 2, &options, NULL);
+    if (engine == PGIO_ENGINE_IO_URING && (status == -EPERM || status == -ENOSYS))
+        return 0;
+    CHECK_EQUAL(status, 0);
+    uint8_t *memory = aligned_alloc(4096, (PAGES + 1) * PAGE_BYTES);
+    uint64_t pages[PAGES + 1];
+    int32_t results[PAGES + 1];
+    CHECK(memory);
+    for (uint64_t i = 0; i <= PAGES; i++)
+        pages[i] = i;
+    CHECK_EQUAL(pgio_reader_read(reader, pages, PAGES + 1, memory, results, NULL), 0);
+    for (uint64_t i = 0; i <= PAGES; i++)
+        CHECK(check_page(memory + i * PAGE_BYTES, (i + half) % (PAGES + 1)) == 0);
+    pages[0] = PAGES + 1;
+    pages[1] = UINT64_MAX;
+    CHECK_REFUSED(ERANGE, pgio_reader_read(reader, pages, 1, memory, results, &error),
+                  pgio_reader_read(reader, pages + 1, 1, memory, results, NULL));
+    pgio_reader_close(reader);
+    free(memory);
+    windows[1].page_count++; /* beyond its end only if it began later */
+    windows[1].byte = (half + 1) * PAGE_BYTES;
+    CHECK_REFUSED(EINVAL, pgio_reader_open_files(&reader, paths, 2, windows, 2, &options, &error),
+                  pgio_reader_open_files(&reader, paths, 1, windows, 2, &options, NULL));
+    CHECK_REFUSED(EINVAL, pgio_reader_open_files(&reader, paths, 0, windows, 2, &options, &error),
+                  pgio_reader_open_files(&reader, paths, 2, windows, 0, &options, NULL));
+    return 0;
+}
+
 int main(void)
 {
     CHECK(write_file() == 0);
+    CHECK(check_files(PGIO_ENGINE_PSYNC) == 0);
+    CHECK(check_files(PGIO_ENGINE_IO_URING) == 0);
     CHECK(check_refusals() == 0);
     CHECK(check_signals() == 0);
     CHECK(check_engine(PGIO_ENGINE_PSYNC, 0) == 0);

@@ -1,0 +1,119 @@
+"""One reader over windows of several files: their bytes, their short ends, and which file is to blame."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from harness.targets import filesystem_of, takes_direct, write_dense
+
+from pagegram_io.layout import Window
+from pagegram_io.native_reader import STATUS_SHORT, Reader, aligned_bytes
+
+pytestmark = pytest.mark.flaky(reruns=2, reruns_delay=2)
+
+PAGE = 4096
+FILE_PAGES = (7, 1, 64)
+TAIL_BYTES = 100  # of the last file's last page
+# Out of order, with gaps in the files between them, and the last one to the very end of its file.
+RUNS = ((2, 10, 20), (0, 3, 4), (1, 0, 1), (2, 0, 3), (0, 0, 1), (2, 60, 5))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[list[Path]]:
+    folder = tmp_path
+    if not takes_direct(folder) or filesystem_of(folder) == "tmpfs":
+        folder = Path(__file__).parents[1] / "build" / f"test-files-{os.getpid()}"
+        folder.mkdir(parents=True)
+    try:
+        yield [
+            write_dense(folder / f"shard{i}", pages=pages, tail_bytes=TAIL_BYTES if i == 2 else 0)
+            for i, pages in enumerate(FILE_PAGES)
+        ]
+    finally:
+        if folder != tmp_path:
+            shutil.rmtree(folder)
+
+
+def windows_of(files: list[Path]) -> tuple[Window, ...]:
+    windows, page = [], 0
+    for file, first, count in RUNS:
+        windows.append(Window(page, count, str(files[file]), first * PAGE))
+        page += count
+    return tuple(windows)
+
+
+def expected(files: list[Path]) -> np.ndarray:
+    """Every page in the windows' order, zeros after a file's end."""
+    pages = []
+    for file, first, count in RUNS:
+        data = files[file].read_bytes()[first * PAGE : (first + count) * PAGE]
+        pages.append(np.frombuffer(data.ljust(count * PAGE, b"\0"), np.uint8).reshape(count, PAGE))
+    return np.concatenate(pages)
+
+
+@pytest.mark.parametrize("engine", ["io_uring", "psync"])
+@pytest.mark.parametrize("flags", [(), ("buffered",), ("no_fixed",)])
+@pytest.mark.parametrize("depth", [1, 5, 64])
+def test_pages_of_several_files(files: list[Path], engine: str, flags: tuple[str, ...], depth: int) -> None:
+    wanted = expected(files)
+    pages = np.random.default_rng(depth).permutation(np.repeat(np.arange(len(wanted)), 3))
+    with Reader("shards", depth=depth, engine=engine, flags=flags, windows=windows_of(files)) as reader:
+        info = reader.info()
+        assert (info.page_count, info.direct) == (len(wanted), "buffered" not in flags)
+        assert info.target_bytes == sum(file.stat().st_size for file in files)
+        memory = aligned_bytes(len(pages) * PAGE)
+        status = reader.read(pages, memory)
+        assert np.array_equal(memory.reshape(-1, PAGE), wanted[pages])
+        assert status.tolist() == [TAIL_BYTES if page == len(wanted) - 1 else PAGE for page in pages]
+        reader.reset()
+        assert reader.pump(pages) == len(pages) and reader.drain() == 0
+        assert len(reader.steps(pages, np.array([4, len(pages)]))) == 2
+        stats = reader.stats()
+        assert (stats.reads, stats.errors, stats.retries) == (2 * len(pages), 0, 0)
+        with pytest.raises(ValueError, match=f"page {len(wanted)}"):
+            reader.read(np.array([len(wanted)]), memory)
+
+
+@pytest.mark.parametrize("engine", ["io_uring", "psync"])
+def test_the_file_that_fails_is_named(files: list[Path], engine: str) -> None:
+    windows = windows_of(files)
+    with Reader("shards", depth=4, engine=engine, windows=windows) as reader:
+        os.truncate(files[0], 4 * PAGE)  # after it was opened: the second window's last pages are gone
+        pages = np.arange(sum(window.page_count for window in windows))
+        status = reader.read(pages, aligned_bytes(len(pages) * PAGE))
+        bad = np.flatnonzero(status < 0)
+        assert bad.tolist() == [21, 22, 23] and set(status[bad]) == {STATUS_SHORT}
+        stats = reader.stats()
+        assert reader.files[stats.first_error_file] == str(files[0])
+        assert stats.first_error_byte in (4 * PAGE, 5 * PAGE, 6 * PAGE)
+
+
+def test_windows_that_cannot_be(files: list[Path], tmp_path: Path) -> None:
+    good = windows_of(files)
+
+    def refused(kind: type[Exception], match: str, *windows: Window, **more: object) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(kind, match=match):
+            Reader("shards", windows=windows, **more)  # type: ignore[arg-type]
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    name = str(files[0])
+    refused(ValueError, f"{name}: ends at byte 28672, before 5 pages from byte 12288", Window(0, 5, name, 3 * PAGE))
+    refused(ValueError, f"{name}: ends", Window(0, 1, name, 7 * PAGE))
+    refused(ValueError, f"{name}: ends", Window(0, 2**60, name, 0))
+    refused(ValueError, "window 0 begins at byte 100", Window(0, 1, name, 100))
+    refused(ValueError, "window 1 does not follow", good[0], Window(21, 1, name, 0))
+    refused(ValueError, "window 0 does not follow", Window(0, 0, name, 0))
+    refused(ValueError, "no offset and no span", *good, base_byte=PAGE)
+    missing = str(tmp_path / "missing")
+    with pytest.raises(FileNotFoundError) as error:
+        Reader("shards", windows=(*good, Window(34, 1, missing, 0)))
+    assert error.value.filename == missing and error.value.strerror == "No such file or directory"
+    with pytest.raises(IsADirectoryError) as folder:
+        Reader("shards", windows=(Window(0, 1, str(tmp_path), 0),))
+    assert folder.value.filename == str(tmp_path)
