@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pagegram_io.deployed.ranks import RankShare
 
 POLICIES = ("lru",)
-SPLITS = ("order", "layer", "column")
+SPLITS = ("order", "layer", "layer,order", "column")
 CACHE_UNITS = ("page", "row")
 
 
@@ -98,23 +98,34 @@ class Job:
     pollution_bytes: int = 0  # of another file, read through the same cache once, half-way
 
 
+def _names_of_groups(layout: Layout, split: str | None) -> list[dict[str, int]]:
+    """The record keys that name the class of each group's reads."""
+    if split is None:
+        return [{} for _ in layout.groups]
+    if "layer" in split and any(g.layer is None for g in layout.groups):
+        raise ValueError(f"{layout.label} belongs to no layer; split its reads by order or column")
+    if split == "column":
+        layers = [{} if g.layer is None else {"layer": g.layer} for g in layout.groups]
+        return [{"order": g.order, "column": i, **layers[i]} for i, g in enumerate(layout.groups)]
+    fields = split.split(",")
+    return [
+        {name: value for name, value in (("layer", g.layer or 0), ("order", g.order)) if name in fields}
+        for g in layout.groups
+    ]
+
+
 def _classes(layout: Layout, split: str | None) -> tuple[np.ndarray, list[dict[str, int]]]:
     """A class for each page column, and the record keys that name each class."""
-    if split == "order":
-        orders = layout.order_of_page_column()
-        names = sorted(set(orders.tolist()))
-        return np.array([names.index(n) for n in orders], np.uint32), [{"order": n} for n in names]
-    if split == "layer":
-        if any(g.layer is None for g in layout.groups):
-            raise ValueError(f"{layout.label} belongs to no layer; split its reads by order or column")
-        layers = layout.layer_of_page_column()
-        names = sorted(set(layers.tolist()))
-        return np.array([names.index(n) for n in layers], np.uint32), [{"layer": n} for n in names]
-    if split == "column":
-        groups = layout.group_of_page_column()
-        layer = [{} if g.layer is None else {"layer": g.layer} for g in layout.groups]
-        return groups, [{"order": g.order, "column": i, **layer[i]} for i, g in enumerate(layout.groups)]
-    return np.zeros(len(layout.group_of_page_column()), np.uint32), [{}]
+    of_group = _names_of_groups(layout, split)
+    names = _distinct(of_group)
+    class_of_group = np.array([names.index(name) for name in of_group], np.uint32)
+    return class_of_group[layout.group_of_page_column()], names
+
+
+def _distinct(of_group: list[dict[str, int]]) -> list[dict[str, int]]:
+    """Each name once: of columns in their order, which is the layout's; of others sorted."""
+    names = [name for i, name in enumerate(of_group) if name not in of_group[:i]]
+    return names if "column" in names[0] else sorted(names, key=lambda name: tuple(name.values()))
 
 
 @dataclass(frozen=True)
@@ -267,13 +278,9 @@ def _sizes(job: Job) -> list[tuple[int, int, bool]]:
 
 def _bytes_used(layout: Layout, split: str | None) -> list[int]:
     """Bytes of rows that a lookup needs, for each class."""
+    of_group = _names_of_groups(layout, split)
     by_group = [len(g.columns) * sum(r.row_bytes for r in g.regions) for g in layout.groups]
-    if split == "column":
-        return by_group
-    if split in ("order", "layer"):
-        names = [g.order if split == "order" else g.layer or 0 for g in layout.groups]
-        return [sum(b for b, name in zip(by_group, names, strict=True) if name == n) for n in sorted(set(names))]
-    return [sum(by_group)]
+    return [sum(b for b, name in zip(by_group, of_group, strict=True) if name == n) for n in _distinct(of_group)]
 
 
 def about_layout(layout: Layout) -> dict[str, Any]:

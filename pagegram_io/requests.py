@@ -102,7 +102,10 @@ def _ids(value: Any, what: str, encode: Encode | None, vocabulary: int) -> list[
     if isinstance(value, str):
         if encode is None:
             raise FormatError(f"{what} is text; give --tokenizer to turn it into ids, or a list of ids")
-        value = encode(value)
+        try:
+            value = encode(value)
+        except ValueError as error:  # half a surrogate pair, a letter that the tokenizer has no token for
+            raise FormatError(f"{what}: {error}") from None
     if not isinstance(value, list):
         raise FormatError(f"{what} is neither a list of ids nor a text")
     for item in value:

@@ -174,6 +174,9 @@ def test_targets_that_cannot_be_measured(dense: Path, tmp_path: Path, capsys: py
     refused([str(folder)], capsys, 1, "folder")
     refused([str(empty)], capsys, 2, "less than one page")
     refused([str(small)], capsys, 2, "less than one page")
+    truncated = small.with_name("truncated.safetensors")  # that it is no table file would be a second line
+    truncated.write_bytes(small.read_bytes())
+    refused([str(truncated)], capsys, 2, "less than one page")
     refused([str(sparse), "--uniform"], capsys, 1, "hole", "--allow-holes")
     refused([str(zeros), "--uniform"], capsys, 1, "zeros", "--allow-zeros")
     refused(["/dev/null"], capsys, 2, "/dev/null")

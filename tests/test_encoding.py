@@ -12,18 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.text_tokenizers import FURTHER, TOKENIZERS, bpe, corpus, unigram
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers import (
-    Regex,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from pagegram_io import cli
 from pagegram_io.commands import tokens as command
@@ -32,75 +24,6 @@ from pagegram_io.deployed.encoding import encode, overlapping
 from pagegram_io.deployed.tokenizer import open_tokenizer
 from pagegram_io.errors import FormatError
 from pagegram_io.tokens import read_stream, shipped_stream_path
-
-WORDS = [
-    "the",
-    "cat,",
-    "sat",
-    "on:",
-    "3.14159",
-    "2718281828",
-    "mats\n\n",
-    "of",
-    "été",
-    "naïve",
-    "北京",
-    "🙂🙃",
-    "tokens",
-    "--",
-    "##",
-    "a\tbb",
-    "",
-    "ccc",
-    "",
-    "",
-    "dddd",
-]
-
-
-def corpus(count: int = 4000, seed: int = 1) -> str:
-    rng = np.random.default_rng(seed)
-    return " ".join(WORDS[int(i)] for i in rng.integers(0, len(WORDS), count))
-
-
-def bpe() -> Tokenizer:
-    """Bytes, a regular expression that groups digits by three from the left, tokens added at the start."""
-    tokenizer = Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(Regex(r"\p{N}{1,3}|\s+|[^\s\p{N}]+"), "isolated")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=["<s>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator([corpus()], trainer)
-    tokenizer.post_processor = processors.TemplateProcessing("<s> $A", None, [("<s>", 0)])
-    return tokenizer
-
-
-def word_piece() -> Tokenizer:
-    """Words of more than 20 characters are unknown; case and accents go."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=20))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=["[UNK]"], show_progress=False)
-    tokenizer.train_from_iterator([corpus()], trainer)
-    return tokenizer
-
-
-def unigram() -> Tokenizer:
-    """As SentencePiece writes them: a mark for each space, and one before the text."""
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-    trainer = trainers.UnigramTrainer(vocab_size=150, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False)
-    tokenizer.train_from_iterator([corpus()], trainer)
-    return tokenizer
-
-
-TOKENIZERS = {"BPE": bpe(), "WordPiece": word_piece(), "Unigram": unigram()}
 
 
 @pytest.fixture
@@ -175,6 +98,76 @@ def test_a_tokenizer_that_splits_no_words_is_joined_by_tokens_alone(small: None)
     assert found.tolist() == whole(tokenizer, text)
 
 
+@pytest.mark.parametrize("name", FURTHER)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_tokenizers_of_all_styles_have_the_ids_of_the_whole(small: None, name: str, data: st.DataObject) -> None:
+    tokenizer = FURTHER[name]
+    kinds = [
+        "7",
+        "123456789",
+        " ",
+        "\n",
+        "ab",
+        "e\u0301",
+        "\ufb01",
+        "🙂",
+        "<mask>",
+        " <mask>",
+        "</s> ",
+        "\u200b",
+        "x y ",
+    ]
+    text = corpus(data.draw(st.integers(50, 1500)), data.draw(st.integers(0, 99)))
+    for run, length in data.draw(st.lists(st.tuples(st.sampled_from(kinds), st.integers(1, 1500)), max_size=3)):
+        at = data.draw(st.integers(0, len(text)))
+        text = text[:at] + (run * length)[:length] + text[at:]
+    (found,) = encode(tokenizer, [text])
+    assert found.tolist() == whole(tokenizer, text)
+
+
+def test_spaces_that_are_put_in_and_trimmed_away(small: None) -> None:
+    """Their offsets lie behind those of the word that follows, so that tokens are not sorted by them."""
+    tokenizer = FURTHER["digits_from_the_right"]
+    for at in range(320, 330):
+        text = "7" * 303 + corpus(65, 3)
+        text = text[:605] + " " * 613 + text[605:]
+        text = text[:at] + "7" * 330 + text[at:]
+        (found,) = encode(tokenizer, [text])
+        assert found.tolist() == whole(tokenizer, text)
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_long_texts_of_all_styles_are_cut(small: None, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not made one piece that grows until it is refused: a normalizer hid from us that there are no words."""
+    monkeypatch.setattr(encoding, "JOINED_CHARACTERS_MAX", 4000)
+    text = corpus(9000)
+    (found,) = encode(FURTHER[name], [text])
+    assert len(text) > 30_000 and found.tolist() == whole(FURTHER[name], text)
+
+
+@pytest.mark.parametrize("name", ["BPE", "WordPiece", "Unigram"])
+def test_a_text_of_one_word_again_and_again_is_cut(small: None, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few kinds of tokens are no doubt where words agree: a filler, a table of zeros."""
+    monkeypatch.setattr(encoding, "JOINED_CHARACTERS_MAX", 4000)
+    for text in ("mats " * 3000, "0, " * 5000, "of the\n" * 2000):
+        (found,) = encode(TOKENIZERS[name], [text])
+        assert found.tolist() == whole(TOKENIZERS[name], text)
+
+
+def test_what_a_tokenizer_was_saved_with_for_training_does_not_count(tmp_path: Path) -> None:
+    """Cuts, padding, and merges left out at random."""
+    tokenizer = bpe()
+    text = corpus(300)
+    expected = whole(tokenizer, text)
+    tokenizer.enable_truncation(16)
+    tokenizer.enable_padding(length=4096)
+    tokenizer.model.dropout = 0.5
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    opened = open_tokenizer(str(tmp_path))
+    assert [ids.tolist() for ids in encode(opened, [text, "cat"])] == [expected, whole(bpe(), "cat")]
+
+
 def test_short_and_long_texts_keep_their_order(small: None) -> None:
     tokenizer = TOKENIZERS["BPE"]
     texts = ["a", corpus(900), "", "the cat", corpus(300), corpus(20), corpus(1200, 7), "b"]
@@ -188,7 +181,7 @@ def test_a_text_that_can_be_cut_nowhere_is_refused(small: None, monkeypatch: pyt
     monkeypatch.setattr(encoding, "JOINED_CHARACTERS_MAX", 5000)
     text = corpus(300) + "x" * 9000
     with pytest.raises(
-        FormatError, match=r"no place between two tokens from its character [\d,]+ on, in 5,000; cut it"
+        FormatError, match=r"no place where it can surely be cut from its character [\d,]+ on, in 5,000"
     ):
         list(encode(TOKENIZERS["WordPiece"], [text]))
     monkeypatch.undo()
@@ -290,6 +283,20 @@ def test_ids_too_great_for_u16_are_refused_at_the_text_that_has_them(
     assert "two.u16: great.txt has the id 65536, and .u16 holds ids up to 65535; write a .u32" in err
     assert not Path("two.u16").exists() and not Path("two.u16.documents").exists()
     assert cli.run(["tokens", "great.txt", *common, "two.u32"]) == 0
+
+
+def test_an_end_of_a_vocabulary_with_gaps(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ids beyond the count of tokens are ids, and those between are none."""
+    Tokenizer(models.WordLevel({"[UNK]": 0, "a": 7, "<end>": 70_000}, unk_token="[UNK]")).save("gaps.json")
+    Path("t.txt").write_text("a")
+    common = ["tokens", "t.txt", "--tokenizer", "gaps.json", "-o", "out.u32", "--force", "--eod"]
+    for end in ("70000", "<end>"):
+        assert cli.run([*common, end]) == 0
+        assert read_stream("out.u32", eod=70_000).ids.tolist() == [7, 70_000]
+    for end in ("1", "70001", "9" * 5000, "none"):
+        capsys.readouterr()
+        assert cli.run([*common, end]) == 2
+        assert "it has 3, up to 70000" in capsys.readouterr().err
 
 
 def test_an_end_inside_a_text_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,6 +69,49 @@ def test_splits_of_a_model_add_up(
         assert [part["layer"] for part in parts] == [1] * 24 + [14] * 24
 
 
+def test_layer_and_order_together(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each cell of the two, whichever is named first; no other two ways of splitting are taken together."""
+    arguments = ["simulate", "--model", "deepseek-v4.1-flash", *QUICK, "--json"]
+    alone = {}
+    for split in ("layer", "order"):
+        assert run([*arguments, "--by", split]) == 0
+        alone[split] = {part[split]: part for part in records(capsys)}
+    assert run([*arguments, "--by", "order", "--by", "layer"]) == 0
+    parts = records(capsys)
+    assert [(part["layer"], part["order"]) for part in parts] == [(i, n) for i in (1, 14) for n in (2, 3, 4)]
+    for name in ("accesses", "misses", "compulsory_misses", "bytes_used_per_token"):
+        for split, wholes in alone.items():
+            for of, whole in wholes.items():
+                assert sum(part[name] for part in parts if part[split] == of) == whole[name]
+    for others in (("layer", "column"), ("order", "heads")):
+        words = [word for other in others for word in ("--by", other)]
+        refused([*arguments, *words], capsys, 2, "only layer and order go together")
+
+
+def test_steps_of_parts_are_told_apart(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A layer's or an order's cold starts have its name; tables of several sizes have theirs."""
+    words = ["simulate", "--limit", "3K", "--window", "512"]
+    assert run([*words, "--cache", "1MiB", "--model", "deepseek-v4.1-flash", "--by", "layer", "--by", "order"]) == 0
+    out = capsys.readouterr().out
+    for layer in (1, 14):
+        for order in (2, 3, 4):
+            where = f"deepseek-v4.1-flash, layer {layer}, order {order}"
+            assert f"{where}: " in out and f"{where} at 1 MiB: reads a token " in out
+    assert out.count("distinct pages a step of all parts") == out.count("% of its own were touched") == 6
+    assert run([*words, "--cache", "1MiB", "--table", "2M,4M", "--layout", "flat"]) == 0
+    out = capsys.readouterr().out
+    assert "flat of 2M: " in out and "flat of 4M: " in out and "of all parts" not in out
+    assert "flat of 2M at 1 MiB: reads a token" in out and "flat of 4M at 1 MiB: reads a token" in out
+
+
+def test_each_ranks_cache_has_its_own_notes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", "--model", "deepseek-v4.1-flash", "--limit", "3K", "--cache", "8GiB"]
+    assert run([*words, "--ranks", "2", "--split", "heads"]) == 0
+    err = capsys.readouterr().err
+    for rank in (0, 1):
+        assert f"note: deepseek-v4.1-flash, rank {rank} of 2 at 8 GiB: the cache never filled" in err
+
+
 def test_a_stand_in_stream_is_said_and_recorded(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate", "--model", "qwen3.8-flash-next", *QUICK, "--json"]) == 0
     assert records(capsys)[0]["tokenizer_stand_in"] == "multilingual-20m"
@@ -265,7 +308,7 @@ def test_tokens_refusals(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     refused(["tokens", "missing.txt", *own], capsys, 1, "missing.txt")
     refused(["tokens", "empty.txt", *own], capsys, 1, "empty.txt: the text is empty")
     refused(["tokens", "bytes.txt", *own], capsys, 1, "not UTF-8 text at byte 1")
-    refused(["tokens", "text.txt", *own, "--eod", "9"], capsys, 2, "no id '9'; it has ids 0 to 4")
+    refused(["tokens", "text.txt", *own, "--eod", "9"], capsys, 2, "no id '9'; it has 5, up to 4")
     refused(["tokens", "text.txt", *own, "--eod", "<eos>"], capsys, 2, "no id '<eos>'")
     refused(["tokens", "text.txt", "--tokenizer", "bad.json", *out], capsys, 1, "not a tokenizer.json")
     refused(["tokens", "text.txt", "--tokenizer", "none.json", *out], capsys, 1, "none.json")

@@ -99,6 +99,33 @@ def test_a_shard_that_is_no_file(
     assert not (toy.parent / "out.safetensors").exists()
 
 
+def test_rows_whose_scales_are_missing(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their places are known and can be read; that no scales are counted is said, and they are not repacked."""
+    engram_files(toy, "F8_E4M3", 256, scales=False, data_at=8)
+    ids = toy.parent / "ids.u16"
+    (np.arange(3000) % 1000).astype("<u2").tofile(ids)
+    of = ["--model", MODEL, "--files", str(toy), "--tokens", str(ids)]
+    said = "no tensor known here holds its scales, and nothing is counted for them"
+    for scales in ("resident", "read"):
+        assert cli.run(["simulate", *of, "--scales", scales]) == 0
+        assert f"Placed where the checkpoint's headers say; {said}." in capsys.readouterr().out
+    assert cli.run(["inspect", str(toy)]) == 0
+    out = capsys.readouterr().out
+    assert f"problem  tensor model.layers.1.engram.embed.weight is in fp8, which needs scales, and {said}" in out
+    assert cli.run(["plan", *of, "--goal", "1", "--batch", "1"]) == 0
+    assert "nothing is counted for them" in capsys.readouterr().out.replace("\n", " ")
+    out = toy.parent / "out.safetensors"
+    refused(
+        capsys,
+        ["repack", "--model", MODEL, toy, "-o", out],
+        f"{toy}/model.safetensors.index.json: tensor model.l",
+        said,
+    )
+    assert not out.exists()
+    assert cli.run(["simulate", *of, "--repack"]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_an_index_that_is_no_file(tmp_path: Path) -> None:
     index = tmp_path / "model.safetensors.index.json"
     os.mkfifo(index)

@@ -145,3 +145,27 @@ def test_texts_by_a_tokenizer_file(tmp_path: Path, capsys: pytest.CaptureFixture
     assert json.loads(capsys.readouterr().out)["tokens"] == 5
     assert run([*arguments, path]) == 1 and "not a tokenizer.json" in capsys.readouterr().err
     assert run([*arguments, str(tmp_path / "none.json")]) == 1 and "no such tokenizer" in capsys.readouterr().err
+
+
+def test_texts_that_a_tokenizer_cannot_take_are_named_by_their_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "tokenizer.json"))
+    for text, said in (
+        ("b", "the tokenizer cannot encode a text"),
+        ("a \ud800 a", "a text holds half of a surrogate pair"),
+    ):
+        path = write(tmp_path / "x.jsonl", [{"prompt": "a", "completion": "a"}, {"prompt": "a", "completion": text}])
+        assert run(["simulate", *QUICK, "--requests", path, "--tokenizer", str(tmp_path)]) == 1
+        out, err = capsys.readouterr()
+        assert out == "" and err.count("\n") == 1 and f"x.jsonl:2: its completion: {said}" in err, err
+
+
+def test_ids_of_requests_that_a_model_does_not_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What to do is said of requests, which take no --tokens."""
+    path = write(tmp_path / "x.jsonl", [{"prompt": [1], "completion": [400_000]}])
+    assert run(["simulate", "--model", "qwen3.8-flash-next", "--requests", path]) == 2
+    err = capsys.readouterr().err
+    assert "248,320 ids: give requests in its own (" in err and "--tokens" not in err and err.count("\n") == 1

@@ -82,6 +82,17 @@ def test_rows_and_scales_of_two_files(folder: Path, engine: str, data_at: int) -
     check_direct(table.layout(), wanted[:, :256], engine)
 
 
+@pytest.mark.parametrize("page_bytes", [512, 1024, 16_384, 65_536, 1 << 20])
+def test_pages_of_other_sizes(folder: Path, page_bytes: int) -> None:
+    """Shorter than what memory is aligned to, and longer than the files."""
+    wanted = engram_files(folder, "F8_E4M3", 256, scales=True, data_at=8)
+    table = model_table(engram_family(), folder, page_bytes=page_bytes)
+    layout = table.layout(scales="read")
+    rows = some_rows(layout)
+    with RowsReader(layout, table.parts, buffered=True) as reader:
+        assert np.array_equal(reader.read(rows), wanted[rows.astype(np.int64)])
+
+
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("ranks", [1, 3, 8])
 def test_each_rank_reads_its_own_rows_and_no_others(folder: Path, split: str, ranks: int) -> None:

@@ -24,7 +24,7 @@ from pagegram_io.deployed.extents import find_table, require_bytes
 from pagegram_io.deployed.family import Family
 from pagegram_io.deployed.gguf_header import BLOCKS
 from pagegram_io.deployed.gguf_keys import MODEL_KEYS
-from pagegram_io.deployed.placement import find_parts, place_in_files, place_repacked
+from pagegram_io.deployed.placement import SCALES_MISSING, find_parts, place_in_files, place_repacked
 from pagegram_io.deployed.rows_reader import RowsReader
 from pagegram_io.deployed.source_files import read_checkpoint
 from pagegram_io.errors import FormatError
@@ -79,7 +79,8 @@ def test_rows_of_every_format_lie_where_the_layout_says(tmp_path: Path, name: st
     dtype, row_bytes = ENGRAM_TYPES[name]
     wanted = engram_files(tmp_path, dtype, row_bytes, scales=False, data_at=data_at)
     layout = placed(engram_family(), tmp_path)
-    assert (layout.row_format, layout.row_bytes, layout.scales, layout.assumed) == (name, row_bytes, None, None)
+    assumed = SCALES_MISSING if name in ("fp8", "8-bit") else None
+    assert (layout.row_format, layout.row_bytes, layout.scales, layout.assumed) == (name, row_bytes, None, assumed)
     check_every_row(layout, wanted)
 
 

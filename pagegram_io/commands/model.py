@@ -102,7 +102,9 @@ def check_model_stream(model: str, stream: Stream) -> None:
     family = family_of(model)
     largest = int(stream.ids.max())
     if largest >= family.vocabulary:
-        raise ValueError(
-            f"{stream.name} has the id {largest}, and {model} has {family.vocabulary:,} ids: give --tokens in its own "
-            f"({family.tokenizer}); pagegram-io tokens makes them from text"
-        )
+        what = f"{stream.name} has the id {largest}, and {model} has {family.vocabulary:,} ids"
+        if stream.prompt_lengths is None:
+            cure = f"give --tokens in its own ({family.tokenizer}); pagegram-io tokens makes them from text"
+        else:
+            cure = f"give requests in its own ({family.tokenizer}), or as text with its --tokenizer"
+        raise ValueError(f"{what}: {cure}")

@@ -215,9 +215,11 @@ def command(**values: Any) -> int:
     windows: tuple[Window, ...] = ()
     if own_files:
         windows, values["target"] = _own_windows(values, layouts[0]), values["files"]
-    base, environment = inspect_target(values, windows)
+    base, environment, notes = inspect_target(values, windows)
     jobs = make_jobs(values, shape, [] if values["uniform"] else layouts, base, windows)
     stream = stream_of(values) if any(job.layout for job in jobs) else None
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
     with stopped_by_ctrl_c() as stop:
         records = measure(values, jobs, stream, environment, stop)
         _write(values, records)

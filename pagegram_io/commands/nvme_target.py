@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,19 +11,20 @@ if TYPE_CHECKING:
     from pagegram_io.table_file import TableHeader
 
 
-def inspect_target(values: dict[str, Any], windows: tuple[Window, ...] = ()) -> tuple[int, dict[str, Any]]:
-    """Refuse a target that would not be measured; say where page 0 lies, and what the target is.
+def inspect_target(values: dict[str, Any], windows: tuple[Window, ...] = ()) -> tuple[int, dict[str, Any], list[str]]:
+    """Refuse a target that would not be measured; where page 0 lies, what the target is, and notes.
 
-    windows: those of a checkpoint's own files, which are read in place of one target.
+    windows: those of a checkpoint's own files, which are read in place of one target. Notes are for when nothing else
+    is in the way: beside the one line of an error they would only hide it.
     """
     from pagegram_io import doctor
     from pagegram_io.device import target_kind
 
     path = windows[0].file if windows else values["target"]
     kind = "files" if windows else target_kind(path)
-    base = values["offset"] or 0
+    base, notes = values["offset"] or 0, list[str]()
     if kind == "file":
-        base = _inspect_file(values)
+        base = _inspect_file(values, notes)
     for file in dict.fromkeys(window.file for window in windows):
         ends = [window.byte + window.page_count * values["page_bytes"] for window in windows if window.file == file]
         _refuse_holes(values, file, min(window.byte for window in windows if window.file == file), max(ends))
@@ -35,12 +35,9 @@ def inspect_target(values: dict[str, Any], windows: tuple[Window, ...] = ()) -> 
             "--buffered"
         )
     if kind == "block device" and doctor.is_in_use(path):
-        print(
-            f"note: {path} is in use (mounted or held); it is only read, but others' reads and writes share it",
-            file=sys.stderr,
-        )
+        notes.append(f"{path} is in use (mounted or held); it is only read, but others' reads and writes share it")
     device = doctor.block_device_of(path)
-    return base, {
+    about = {
         "target_kind": kind,
         "filesystem": filesystem,
         "device_model": device.model if device else None,
@@ -51,9 +48,10 @@ def inspect_target(values: dict[str, Any], windows: tuple[Window, ...] = ()) -> 
         "nr_requests": device.nr_requests if device else None,
         "allow_holes": values["allow_holes"],
     }
+    return base, about, notes
 
 
-def _inspect_file(values: dict[str, Any]) -> int:
+def _inspect_file(values: dict[str, Any], notes: list[str]) -> int:
     """Where page 0 of a file lies: any can be read; a table file says where its pages begin, and ends."""
     from pagegram_io import table_file
     from pagegram_io.errors import FormatError
@@ -64,7 +62,7 @@ def _inspect_file(values: dict[str, Any]) -> int:
         header = table_file.read_header(path)
     except FormatError as error:
         if path.endswith(".safetensors"):
-            print(f"note: not read as a table file: {error}", file=sys.stderr)
+            notes.append(f"not read as a table file: {error}")
     if header is not None and values["offset"] is None:
         base = header.data_byte
         values["size"] = min(values["size"] or 2**62, header.page_count * header.page_bytes)

@@ -104,7 +104,8 @@ shape_options = grouped(
             default="nf4",
             show_default=True,
             metavar="FORMAT",
-            help="How rows are stored: nf4, fp8, int8, fp16, bf16, fp32. [e.g. fp16]",
+            help="How rows are stored: nf4, fp8, int8, fp16, bf16, fp32; a --model has its own, listed by "
+            "pagegram-io models. [e.g. fp16]",
         ),
         click.option(
             "--packed", is_flag=True, help="Rows follow one another and may straddle pages, instead of aligned."

@@ -131,7 +131,8 @@ def stream_or_requests(values: dict[str, Any]) -> tuple[Stream, StreamSpec]:
 
 def _encoder(where: str) -> Any:
     """Text to ids by a tokenizer.json, without tokens that the tokenizer would add."""
+    from pagegram_io.deployed.encoding import encode
     from pagegram_io.deployed.tokenizer import open_tokenizer
 
     tokenizer = open_tokenizer(where)
-    return lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids)
+    return lambda text: next(encode(tokenizer, [text])).tolist()

@@ -31,6 +31,8 @@ from pagegram_io.commands.serving import requests_options, serving_of, serving_o
 from pagegram_io.commands.simulate_rows import refuse_rows_options, rows_options, run_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pagegram_io.job import Outcome
     from pagegram_io.layout import Layout
     from pagegram_io.records import SimulationRecord
@@ -41,7 +43,7 @@ Examples:
 \b
   pagegram-io simulate --table 20B --cache 1GiB
   pagegram-io simulate --table 3.2B,20B --cache 64MiB,1GiB,10%,none --by order
-  pagegram-io simulate --model deepseek-v4.1-flash --cache 8GiB --by layer
+  pagegram-io simulate --model deepseek-v4.1-flash --cache 8GiB --by layer --by order
   pagegram-io simulate --model deepseek-v4.1-flash --files checkpoint/ --ranks 4 --split heads
   pagegram-io simulate --table 20B --curve --json > curve.jsonl
   pagegram-io simulate --table 20B --plot reads.png
@@ -51,6 +53,14 @@ Examples:
   pagegram-io simulate --table 20B --window 2048
   pagegram-io simulate --requests log.jsonl --concurrency 32 --draft 3 --pollute 16GiB
 """
+
+
+def _one_split(chosen: Sequence[str]) -> str | None:
+    """What --by and --split say; layer and order alone can be said together."""
+    split = ",".join(sorted(set(chosen)))
+    if "," in split and split != "layer,order":
+        raise click.UsageError(f"--by {' and --by '.join(chosen)}: only layer and order go together")
+    return split or None
 
 
 @click.command("simulate", epilog=EPILOG)
@@ -89,7 +99,10 @@ Examples:
     "--split",
     "split",
     type=click.Choice(["order", "layer", "column", "heads", "rows", "columns"]),
-    help="Reads by n-gram order, layer (of a model) or column; with --ranks: how they share a table. [e.g. order]",
+    multiple=True,
+    callback=lambda _, __, chosen: _one_split(chosen),
+    help="Reads by n-gram order, layer (of a model; may be given beside order) or column; with --ranks: how they "
+    "share a table. [e.g. order]",
 )
 @click.option(
     "--warm",

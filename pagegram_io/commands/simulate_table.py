@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pagegram_io.assumptions import assumption_sentences
@@ -133,19 +134,33 @@ def _lengths(record: SimulationRecord) -> str:
     return f"{text}, {record.interleave:,} in turn"
 
 
+def _part(record: SimulationRecord, sizes: int) -> str:
+    """Whose reads a record has, in words: the layout, its size where there are several, and what part of it."""
+    size = f" of {format_count(record.table_params)}" if sizes > 1 and record.table_params is not None else ""
+    parts = [
+        *([] if record.rank is None else [f"rank {record.rank} of {record.ranks}"]),
+        *([] if record.layer is None else [f"layer {record.layer}"]),
+        *([] if record.order is None else [f"order {record.order}"]),
+    ]
+    return ", ".join([label_of(record) + size, *parts])
+
+
 def _steps(records: Sequence[SimulationRecord]) -> list[str]:
-    """What the steps of a schedule show: a line a layout, then one a cache."""
+    """What the steps of a schedule show: a line a layout or part of it, then one a cache."""
     lines, said = [], set()
+    sizes = len({r.table_params for r in records})
     for r in records:
-        where = f"{label_of(r)}{'' if r.order is None else f', order {r.order}'}"
+        where = _part(r, sizes)
         if r.interleave is None or r.steps is None or r.column is not None:
             continue
         if where not in said:
             said.add(where)
+            whole = "" if r.layer is None and r.order is None else " of all parts"
+            own = "" if not whole else " of its own"
             lines.append(
-                f"{where}: {r.steps:,} steps, distinct pages a step {r.pages_per_step_p50:,} (p99 "
+                f"{where}: {r.steps:,} steps, distinct pages a step{whole} {r.pages_per_step_p50:,} (p99 "
                 f"{r.pages_per_step_p99:,}, most {r.pages_per_step_max:,}); "
-                f"{100 * (r.adjacent_reuse or 0):.2f} % were touched by the step before"
+                f"{100 * (r.adjacent_reuse or 0):.2f} %{own} were touched by the step before"
             )
         kinds = {
             f"in a document's first {COLD_TOKENS} tokens": r.cold_reads_per_token,
@@ -215,15 +230,16 @@ def warnings(records: Sequence[SimulationRecord], layouts: Sequence[Layout]) -> 
             )
     said = set()
     repeating: list[str] = []
+    sizes = len({r.table_params for r in records})
     for r in records:
-        key = (label_of(r), r.table_params, r.cache_pages)
+        key = (label_of(r), r.rank, r.table_params, r.cache_pages)
         if key in said or r.cache_pages == 0:
             continue
         said.add(key)
-        where = f"{label_of(r)} at {_cache(r)}"
+        where = f"{_part(replace(r, layer=None, order=None), sizes)} at {_cache(r)}"
         middle = r.warm_tokens + r.tokens // 2
         whole = r.cache_unit == "page" and r.cache_pages >= r.pages
-        total = [x for x in records if (label_of(x), x.table_params, x.cache_pages) == key]
+        total = [x for x in records if (label_of(x), x.rank, x.table_params, x.cache_pages) == key]
         misses, first = sum(x.misses for x in total), sum(x.compulsory_misses for x in total)
         every = "; every read is compulsory" if misses == first else ""  # not where another file passes through
         if whole:

@@ -8,7 +8,7 @@ from typing import Any
 from pagegram_io.deployed import FAMILIES
 from pagegram_io.deployed.extents import Extent, names_table, require_bytes
 from pagegram_io.deployed.family import Family
-from pagegram_io.deployed.placement import Parts, find_parts, place_in_files
+from pagegram_io.deployed.placement import Parts, find_parts, place_in_files, scales_problem
 from pagegram_io.deployed.source_files import SAVED_SUFFIX, Checkpoint, read_checkpoint
 from pagegram_io.errors import FormatError
 from pagegram_io.records import SCHEMA, provenance
@@ -66,7 +66,7 @@ def _known_table(checkpoint: Checkpoint) -> tuple[tuple[Family, Parts] | None, s
             require_bytes(parts.extents(scales=True))
         except FormatError as error:
             return (family, parts), str(error)
-        return (family, parts), None
+        return (family, parts), scales_problem(parts)
     return None, problem or "no table of a model known here; pagegram-io models lists them"
 
 

@@ -3,8 +3,10 @@
 Pieces overlap. Where the tokens of two neighbours agree, on both sides of a place far from both cuts, they are joined
 there; what is cut off a piece's end is seen whole by its neighbour. Where a tokenizer splits a text into words first,
 pieces are joined between two words, and words must agree as tokens do: in a run of digits that are tokens of their own,
-groups of three may begin elsewhere although all tokens are the same. Neighbours that agree nowhere (a word longer than
-the overlap) are made one piece. So the ids are those of the text as a whole, with any tokenizer that reads locally.
+groups of three may begin elsewhere although all tokens are the same. Where it splits no words, the tokens that agree
+must be of many kinds: pairs of one letter in a long run of it may begin elsewhere. Neighbours that agree nowhere (a
+word longer than the overlap) are made one piece. So the ids are those of the text as a whole, with any tokenizer that
+reads locally.
 """
 
 from __future__ import annotations
@@ -104,18 +106,26 @@ def _encoded(tokenizer: tokenizers.Tokenizer, pieces: list[tuple[int, str]]) -> 
     try:
         encodings = tokenizer.encode_batch([text for _, text in pieces], add_special_tokens=False)
     except Exception as error:  # whatever its model raises, a missing unknown token for one
+        if any("\ud800" <= character <= "\udfff" for _, text in pieces for character in text):
+            raise ValueError("a text holds half of a surrogate pair, which is no character") from None
         raise ValueError(f"the tokenizer cannot encode a text: {' '.join(str(error).split())[:200]}") from None
     for (begin, text), encoding in zip(pieces, encodings, strict=True):
         offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2) + begin
+        # A space put before a word that is then trimmed away "begins" after the word does; both begin where it did.
+        starts = np.minimum.accumulate(offsets[::-1, 0])[::-1]
         numbers = [-1 if number is None else number for number in encoding.word_ids]
         words = np.diff(np.array(numbers, np.int64), prepend=-2) != 0
-        yield Piece(begin, text, np.array(encoding.ids, np.uint32), offsets[:, 0], offsets[:, 1], words)
+        yield Piece(begin, text, np.array(encoding.ids, np.uint32), starts, offsets[:, 1], words)
 
 
 def splits_words(tokenizer: tokenizers.Tokenizer) -> bool:
-    """Does it split a text into words before it makes tokens? Some written by SentencePiece do not."""
-    before = tokenizer.pre_tokenizer
-    return before is not None and len(before.pre_tokenize_str("one two, 3")) > 1
+    """Does it split a text at its spaces before it makes tokens? Many that SentencePiece trained do not.
+
+    Some of them would split at spaces, and have a normalizer that leaves none; some split at digits alone.
+    """
+    normal, before = tokenizer.normalizer, tokenizer.pre_tokenizer
+    sample = "one two" if normal is None else normal.normalize_str("one two")
+    return before is not None and len(before.pre_tokenize_str(sample)) > 1
 
 
 def _joined(tokenizer: tokenizers.Tokenizer, pieces: Iterator[Piece]) -> Iterator[np.ndarray]:
@@ -141,8 +151,8 @@ def _one_piece(tokenizer: tokenizers.Tokenizer, held: Piece, pieces: Iterator[Pi
         text = text[: piece.begin - held.begin] + piece.text
     if len(text) > JOINED_CHARACTERS_MAX:
         raise FormatError(
-            f"a text has no place between two tokens from its character {held.begin:,} on, in "
-            f"{JOINED_CHARACTERS_MAX:,}; cut it there"
+            f"a text has no place where it can surely be cut from its character {held.begin:,} on, in "
+            f"{JOINED_CHARACTERS_MAX:,}; make two texts of it"
         )
     (whole,) = _encoded(tokenizer, [(held.begin, text)])
     return whole.after(int(np.searchsorted(whole.starts, first)))
@@ -158,14 +168,15 @@ def agreement(left: Piece, right: Piece, worded: bool) -> tuple[int, int] | None
             continue  # a character of several tokens is not cut
         if worded and not right.words[other]:
             continue
-        if all(_same(left, right, token, other, by) for by in (-AGREEING_TOKENS, AGREEING_TOKENS)):
+        kinds = 1 if worded else AGREEING_TOKENS // 2
+        if all(_same(left, right, token, other, by, kinds) for by in (-AGREEING_TOKENS, AGREEING_TOKENS)):
             return token, other
     return None
 
 
-def _same(left: Piece, right: Piece, token: int, other: int, by: int) -> bool:
-    """Are so many tokens before (after) these the same, in the same places, and are they more than a run of few?"""
+def _same(left: Piece, right: Piece, token: int, other: int, by: int, kinds: int) -> bool:
+    """Are so many tokens before (after) these the same, in the same places, and of at least so many kinds?"""
     a, b = (slice(min(at, at + by), max(at, at + by)) for at in (token, other))
-    return len(set(left.ids[a].tolist())) >= abs(by) // 2 and all(
+    return len(set(left.ids[a].tolist())) >= kinds and all(
         len(x[a]) == abs(by) and np.array_equal(x[a], y[b]) for x, y in zip(left.arrays, right.arrays, strict=True)
     )

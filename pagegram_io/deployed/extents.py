@@ -17,6 +17,7 @@ from pagegram_io.errors import FormatError
 PLAIN = {"F8_E4M3": "fp8", "F8_E5M2": "fp8-e5m2", "BF16": "bf16", "F16": "fp16", "F32": "fp32", "I8": "int8"}
 PREFIXES = r"(?:model\.|language_model\.)*"  # that writers put before a model's own names
 CONTAINERS = {"U8": 1, "I8": 1, "U32": 4, "I32": 4}
+SCALED = ("fp8", "fp8-e5m2", "int8", "8-bit", "int4")  # numbers only once they are multiplied by scales kept elsewhere
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,16 @@ class Extent:
 
 @dataclass(frozen=True)
 class FoundTable:
-    """One table's weights and, part by part, its scales; of scales that belong to no row, only the names."""
+    """One table's weights and, part by part, its scales; of scales that belong to no row, only the names.
+
+    scales_missing: the rows are numbers only with scales, and no tensor holds any.
+    """
 
     row_format: str
     weights: tuple[Extent, ...]
     scales: tuple[tuple[Extent, ...], ...]
     whole_table_scales: tuple[str, ...] = ()
+    scales_missing: bool = False
 
 
 def find_table(checkpoint: Checkpoint, table: TableTensor) -> FoundTable:
@@ -64,7 +69,8 @@ def find_table(checkpoint: Checkpoint, table: TableTensor) -> FoundTable:
             whole += names
         else:
             scales.append(_extents(parts, table.stored_rows, [part.dtype for part in parts]))
-    return FoundTable(row_format, weights, tuple(scales), tuple(whole))
+    missing = table.scale is not None and row_format in SCALED and not (scales or whole)
+    return FoundTable(row_format, weights, tuple(scales), tuple(whole), missing)
 
 
 def names_table(checkpoint: Checkpoint, table: TableTensor) -> bool:

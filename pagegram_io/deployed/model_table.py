@@ -10,7 +10,14 @@ import os
 from dataclasses import dataclass
 
 from pagegram_io.deployed.family import Family, RowFormat, TableTensor
-from pagegram_io.deployed.placement import Parts, find_parts, place_in_files, place_in_table_file, place_repacked
+from pagegram_io.deployed.placement import (
+    Parts,
+    find_parts,
+    place_in_files,
+    place_in_table_file,
+    place_repacked,
+    scales_problem,
+)
 from pagegram_io.deployed.source_files import is_table_file, read_checkpoint
 from pagegram_io.errors import FormatError
 from pagegram_io.layout import PAGE_BYTES, Layout
@@ -40,7 +47,8 @@ class ModelTable:
     def layout(self, *, scales: str = "resident", repack: bool = False, aligned: bool = False) -> Layout:
         """The table placed. repack: a row's parts stand together in a file of their own; aligned: none straddles.
 
-        ValueError where rows that are repacked already are to be repacked, or their scales to be elsewhere.
+        ValueError where rows that are repacked already are to be repacked, or their scales to be elsewhere, or where
+        scales are missing that would stand beside them.
         """
         if self.header is not None and self.file is not None:
             if repack or scales != "resident":
@@ -50,6 +58,8 @@ class ModelTable:
             return self.family.layout(
                 row_format=self.form.name, scales=scales, repack=repack, page_bytes=self.page_bytes
             )
+        if repack and self.parts is not None and self.parts.scales_missing:
+            raise ValueError(scales_problem(self.parts))
         whole = self.family.layout(page_bytes=self.page_bytes)
         part_bytes = self.form.part_bytes if self.parts is None else self.parts.part_bytes
         row_format = self.form.name if self.parts is None else self.parts.row_format
@@ -58,8 +68,8 @@ class ModelTable:
         return place_in_files(whole, self.parts, scales=scales)
 
     def repacked(self, now: Layout) -> Layout | None:
-        """What ``pagegram-io repack`` would make of it; None where the layout in use is as good already."""
-        if not now.packed or self.header is not None:
+        """What ``pagegram-io repack`` would make of it; None where it refuses to, or the layout is as good already."""
+        if not now.packed or self.header is not None or (self.parts is not None and self.parts.scales_missing):
             return None
         return self.layout(repack=True, aligned=True)
 

@@ -15,11 +15,12 @@ from pagegram_io.deployed.extents import Extent, FoundTable, find_table, names_t
 from pagegram_io.deployed.family import SCALES, Family, TableTensor
 from pagegram_io.deployed.gguf_keys import check_model_keys
 from pagegram_io.deployed.source_files import Checkpoint
+from pagegram_io.deployed.tensors import tensor_name
 from pagegram_io.errors import FormatError
 from pagegram_io.layout import Group, Layout, Region, Segment, Window
 from pagegram_io.table_file import TableHeader
 
-REPACKINGS = ("aligned", "packed")
+SCALES_MISSING = "no tensor known here holds its scales, and nothing is counted for them"
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,10 @@ class Parts:
         first = self.found[0]
         return (first.weights[0].row_bytes, *(part[0].row_bytes for part in first.scales))
 
+    @property
+    def scales_missing(self) -> bool:
+        return any(table.scales_missing for table in self.found)
+
     def extents(self, *, scales: bool) -> list[Extent]:
         """Every extent of the weights and, if wanted, of the scales."""
         parts = range(len(self.part_bytes) if scales else 1)
@@ -52,6 +57,13 @@ class Parts:
     def table_of(self, row: int) -> int:
         """The tensor that holds a global row."""
         return next(i for i, t in enumerate(self.tensors) if t.row_base <= row < t.row_base + t.stored_rows)
+
+
+def scales_problem(parts: Parts) -> str | None:
+    """A sentence where rows are numbers only with scales, and no tensor holds any: their places are known, no more."""
+    first = parts.found[0].weights[0].tensor
+    text = f"tensor {tensor_name(first)} is in {parts.row_format}, which needs scales, and {SCALES_MISSING}"
+    return text if parts.scales_missing else None
 
 
 def find_parts(family: Family, checkpoint: Checkpoint) -> Parts:
@@ -89,6 +101,7 @@ def place_in_files(layout: Layout, parts: Parts, *, scales: str = "resident") ->
         groups.append(dataclasses.replace(group, regions=regions))
     several = len(parts.part_bytes) > 1
     resident = sum(parts.part_bytes[1:]) * layout.row_count if scales == "resident" else 0
+    assumed = "scales resident" if several and scales == "resident" else None
     placed = dataclasses.replace(
         layout,
         groups=tuple(groups),
@@ -96,7 +109,7 @@ def place_in_files(layout: Layout, parts: Parts, *, scales: str = "resident") ->
         row_bytes=sum(part_bytes),
         resident_bytes=resident,
         scales=scales if several else None,
-        assumed="scales resident" if several and scales == "resident" else None,
+        assumed=SCALES_MISSING if parts.scales_missing else assumed,
         windows=windows,
     )
     placed.page_count  # noqa: B018  (C checks the whole layout when the place is made)

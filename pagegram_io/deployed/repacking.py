@@ -12,8 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from pagegram_io.deployed.extents import Extent, require_bytes
-from pagegram_io.deployed.placement import Parts, place_repacked
+from pagegram_io.deployed.placement import Parts, place_repacked, scales_problem
 from pagegram_io.deployed.tensors import refuse, tensor_name
+from pagegram_io.errors import FormatError
 from pagegram_io.layout import Layout
 from pagegram_io.pack import placed_units, write_pages
 from pagegram_io.repacked import Repacked
@@ -50,9 +51,11 @@ def write_repacked_file(
 ) -> TableHeader:
     """Write a checkpoint's rows, in the order of a layout's groups, as a table file. Returns its header.
 
-    FormatError where a source file ends before its rows do, OSError (ENOSPC before anything is written); whatever
-    fails or interrupts, no file is left.
+    FormatError where a source file ends before its rows do, or where scales are missing without which rows are no
+    numbers; OSError (ENOSPC before anything is written). Whatever fails or interrupts, no file is left.
     """
+    if parts.scales_missing:
+        raise FormatError(f"{parts.checkpoint.path}: {scales_problem(parts)}: rows without them are not repacked")
     require_bytes(parts.extents(scales=True))
     target = place_repacked(layout, parts.part_bytes, aligned=aligned, row_format=parts.row_format)
     header = repacked_header(target)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FILE_NAME = "tokenizer.json"
 MINI = "mini"
+ID_DIGITS_MAX = 10
 PACKAGE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 
 
@@ -43,7 +44,8 @@ def tokenizer_path(where: str) -> Path:
 
 
 def open_tokenizer(where: str) -> tokenizers.Tokenizer:
-    """The tokenizer of a tokenizer.json (see `tokenizer_path`), which neither cuts nor pads. FormatError, OSError."""
+    """The tokenizer of a tokenizer.json (see `tokenizer_path`), which neither cuts, pads nor draws lots, whatever the
+    file has been saved with for training. FormatError, OSError."""
     path = tokenizer_path(where)
     try:
         import tokenizers
@@ -56,13 +58,19 @@ def open_tokenizer(where: str) -> tokenizers.Tokenizer:
         raise FormatError(f"{path}: not a tokenizer.json ({' '.join(str(error).split())[:120]})") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    if isinstance(tokenizer.model, tokenizers.models.BPE):
+        tokenizer.model.dropout = None  # merges left out at random, as in training
     return tokenizer
 
 
 def end_id_of(tokenizer: tokenizers.Tokenizer, end: str) -> int:
-    """The id that `end` names: a number, or a token's text. ValueError where the tokenizer has no such id."""
-    count = tokenizer.get_vocab_size(with_added_tokens=True)
-    named = int(end) if end.isascii() and end.isdigit() else tokenizer.token_to_id(end)
-    if named is None or named >= count:
-        raise ValueError(f"the tokenizer has no id {end!r}; it has ids 0 to {count - 1}")
+    """The id that `end` names: a number, or a token's text. ValueError where the tokenizer has no such id.
+
+    Ids need not be dense: of some vocabularies the largest is beyond their count.
+    """
+    ids = set(tokenizer.get_vocab(with_added_tokens=True).values())
+    number = end.isascii() and end.isdigit() and len(end) <= ID_DIGITS_MAX
+    named = int(end) if number else tokenizer.token_to_id(end)
+    if named not in ids:
+        raise ValueError(f"the tokenizer has no id {end!r:.80}; it has {len(ids):,}, up to {max(ids, default=0)}")
     return int(named)
