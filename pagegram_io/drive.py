@@ -44,6 +44,7 @@ class Drive:
     steps: tuple[StepTime, ...]
     rates: tuple[Rate, ...]
     refusals: tuple[str, ...] = ()
+    one_by_one: bool = False  # a read at a time, as page faults through mmap are
 
     published: ClassVar[bool] = False
 
@@ -54,6 +55,8 @@ class Drive:
 
     def largest_step(self, depth: int) -> float:
         """Reads of the largest step measured at a depth of at most ``depth``; 0 where none was."""
+        if self.one_by_one:
+            return 1.0 if self._alone else 0.0
         return max((s.reads_per_step for s in self.steps if s.depth <= depth), default=0.0)
 
     def step_ns(self, reads: float, depth: int) -> tuple[int, int] | None:
@@ -63,6 +66,8 @@ class Drive:
         """
         if reads <= 0:
             return 0, 0
+        if self.one_by_one:
+            return (int(reads * self._alone[0]), int(reads * self._alone[1])) if self._alone else None
         larger = [s for s in self.steps if s.depth <= depth and s.reads_per_step >= reads]
         if not larger:
             return None
@@ -71,12 +76,21 @@ class Drive:
     def at_least_ns(self, reads: float, depth: int) -> tuple[int, int]:
         """(p50, p99) that a step of so many reads takes at least: what the largest measured of no more reads took.
 
-        A step measured with fewer reads in flight bounds nothing: at this depth it might have been faster.
+        A step measured with fewer reads in flight bounds nothing: at this depth it might have been faster. Of reads one
+        by one, the sum of medians: all of them are rarely slow together.
         """
+        if self.one_by_one:
+            return (int(reads * self._alone[0]),) * 2 if self._alone else (0, 0)
         smaller = [s for s in self.steps if s.reads_per_step <= reads and s.depth >= min(depth, s.reads_per_step)]
         largest = max((s.reads_per_step for s in smaller), default=0.0)
         alike = [s for s in smaller if s.reads_per_step == largest]
         return min((s.p50_ns for s in alike), default=0), min((s.p99_ns for s in alike), default=0)
+
+    @property
+    def _alone(self) -> tuple[int, int] | None:
+        """(p50, p99) of a read alone, where steps of one were measured; of several such, the slowest."""
+        alone = [s for s in self.steps if s.reads_per_step == 1]
+        return (max(s.p50_ns for s in alone), max(s.p99_ns for s in alone)) if alone else None
 
     def iops(self, depth: int) -> float | None:
         """The most reads a second measured at a depth of at most ``depth``."""
@@ -113,7 +127,10 @@ def refusal(row: Mapping[str, Any], page_bytes: int) -> str | None:
         return f"it holds {row.get('steps') or 0} steps, of which no 99th percentile can be told; measure longer"
     wanted = ("target", "depth", "reads", *(("step_p50_ns", "step_p99_ns") if row["mode"] == "decode" else ("iops",)))
     missing = [name for name in wanted if not row.get(name)]
-    return f"it has no {missing[0]}" if missing else None
+    if missing:
+        return f"it has no {missing[0]}"
+    odd = [name for name in wanted[1:] if not isinstance(row[name], (int, float)) or not 0 < row[name] < 1e18]
+    return f"its {odd[0]} is {row[odd[0]]!r}" if odd else None
 
 
 def read_drive(rows: Sequence[Mapping[str, Any]], page_bytes: int, *, name: str = "") -> Drive:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagegram_io.demand import Demand
-from pagegram_io.drive import STEPS_MIN, AnyDrive
+from pagegram_io.drive import STEPS_MIN, AnyDrive, Drive
 from pagegram_io.plan_times import LayerTime, Rates, layer_times, rates_of
 from pagegram_io.records import PlanRecord
 from pagegram_io.sizes import format_bytes
@@ -168,12 +168,12 @@ def _unmeasured(times: Sequence[LayerTime], drive: AnyDrive, depth: int) -> str 
     open_time = next((t for t in times if not t.in_time), None)
     if open_time is None:
         return None
-    how = f"measure ({measure_command(_sizes(times), depth, drive.target)})"
+    how = f"measure ({measure_command(_sizes(times, drive), depth, drive.target)})"
     largest = drive.largest_step(depth)
     if not largest:
         return f"no decode record at a depth of at most {depth}; {how}"
     if open_time.p99_ns is None:
-        most = max(_sizes(times)) if len(times) == 1 else open_time.reads_p99
+        most = open_time.reads_p99
         return f"{most} reads a step (p99) are beyond the largest step measured, {largest:,.0f}; {how}"
     when = f"between {_time(open_time.p99_least_ns)} and {_time(open_time.p99_ns)} (p99), as far as steps were measured"
     return f"{_layer(open_time)} come {when}, and are needed after {_time(open_time.deadline_ns or 0)}; {how}"
@@ -191,12 +191,14 @@ def _rate_open(times: Sequence[LayerTime], rates: Rates, goal: Goal, drive: AnyD
             f"{rates.p99:,.0f} tokens/s (p99) where rows are needed as a step starts, {most} where only at its end; "
             "give --deadline or --model-layers"
         )
-    how = f"measure ({measure_command(_sizes(times), depth, drive.target)})"
+    how = f"measure ({measure_command(_sizes(times, drive), depth, drive.target)})"
     return f"between {rates.p99:,.0f} and {most} tokens/s (p99), as far as steps were measured; {how}"
 
 
-def _sizes(times: Sequence[LayerTime]) -> list[int]:
-    """The steps that this plan wants measured: each layer's own, and that of all reads."""
+def _sizes(times: Sequence[LayerTime], drive: AnyDrive) -> list[int]:
+    """The steps that this plan wants measured: each layer's own, and that of all reads; of reads one by one, one."""
+    if isinstance(drive, Drive) and drive.one_by_one:
+        return [1]
     return sorted({max(reads, 1) for t in times for reads in (t.own_p99, times[-1].reads_p99)})
 
 

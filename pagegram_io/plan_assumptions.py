@@ -85,10 +85,16 @@ def _of_drive(drive: AnyDrive | None, of: Circumstances) -> list[str]:
         "A step comes, at the latest, after the p99 time of a measured step of at least its p99 reads (at most 2 % of "
         "steps are slower), and no sooner than one of no more reads; where that decides, it is not known.",
     ]
-    if isinstance(drive, Drive):
+    if isinstance(drive, Drive) and drive.one_by_one:
+        lines = [
+            "A thread takes one page fault after the other, so that a step is as many single reads: at the latest, "
+            "each after a single read's p99 time, and no sooner than its median. The drive is otherwise idle."
+        ]
+    elif isinstance(drive, Drive):
         lines.append(
             f"The drive is otherwise idle, and the engine keeps up to {of.depth} reads in flight ({drive.engine})."
         )
+    if isinstance(drive, Drive):
         if drive.span_bytes < of.file_bytes:
             lines.append(
                 f"The drive was measured over {format_bytes(drive.span_bytes)}, less than the table's "

@@ -19,7 +19,7 @@ from pagegram_io.demand import (
     repacked,
     with_resident_scales,
 )
-from pagegram_io.drive import AnyDrive
+from pagegram_io.drive import AnyDrive, Drive
 from pagegram_io.drive_profiles import Profile
 from pagegram_io.job import about_layout, about_stream
 from pagegram_io.layout import Layout
@@ -63,7 +63,10 @@ class Planner:
         shares: Sequence[RankShare] = (),
     ) -> None:
         self.layout, self.stream, self.goal, self.depth = layout, stream, goal, depth
-        self.drives = list(drives)
+        self.drives = [
+            replace(drive, one_by_one=True) if path == "mmap" and isinstance(drive, Drive) else drive
+            for drive in drives
+        ]
         self.drive = self.drives[0] if drives else None
         self.path, self.window, self.model = path, window, model
         self.unit = "row" if path == "row" else "page"
@@ -264,7 +267,11 @@ class Planner:
         """From which cache on the goal is met at this batch."""
         least = plan.smallest_cache(judgements)
         if least is not None:
-            start = f"from a cache of {format_bytes(least)} on, of the sizes tried" if least else "without any cache"
+            start = (
+                f"from a cache of {format_bytes(least)} on, of the sizes tried"
+                if least
+                else ("without any cache, and a cache only spares reads")
+            )
             return f"Batch {batch}: go {start}."
         sizes = [format_bytes(j.demand.cache_bytes) if j.demand.cache_pages else "no cache" for j in judgements]
         tried = sizes[0] if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
@@ -326,7 +333,7 @@ class Planner:
             "device": drive.name if drive else None,
             "engine": drive.engine if drive else None,
             "depth": self.depth if measured else None,
-            "largest_step_measured": drive.largest_step(self.depth) if drive and measured else None,
+            "largest_step_measured": drive.largest_step(self.depth) if isinstance(drive, Drive) else None,
             "compute_ns": self.goal.compute_ns,
             "goal_tokens_per_second": self.goal.tokens_per_second,
             **about_profile(drive),

@@ -153,7 +153,7 @@ def read_stream(
 ) -> Stream:
     """Read a token stream, the shipped one if `path` is None; its ids are read-only.
 
-    dtype: "uint16" or "uint32", of `.u16`, `.u32` and `.bin` files without a header (default: by suffix, uint16).
+    dtype: "uint16" or "uint32", of `.bin` files without a header (default: uint16); others say it themselves.
     eod: the id that ends the document it belongs to (default: 0 for the shipped stream, else one document);
     documents: instead, a text file with one 0-based start a line. vocabulary: ids there are (default: 65,536 for
     16-bit ids, 2^32 for 32-bit ids). limit: read no more ids than this, nor more of the file than they need.
@@ -267,12 +267,14 @@ def _form(file: InputFile, dtype: str | None) -> Form:
     else:
         llmc = _llmc_form(file) if suffix == ".bin" else None
         if llmc is None:
-            stored = np.dtype(dtype or ("uint32" if suffix == ".u32" else "uint16")).newbyteorder("<")
+            named = {".u16": "uint16", ".u32": "uint32"}.get(suffix)
+            stored = np.dtype(named or dtype or "uint16").newbyteorder("<")
             form = Form(stored, stored.newbyteorder("="), None)
         else:
             form, header_bytes = llmc, LLMC_HEADER_BYTES
     if dtype is not None and form.stored != np.dtype(dtype):
-        raise FormatError(f"{file.path}: the header says {form.stored.name}, but the dtype asked for is {dtype}")
+        says = "name" if suffix in (".u16", ".u32") else "header"
+        raise FormatError(f"{file.path}: the {says} says {form.stored.name}, but the dtype asked for is {dtype}")
     if file.compression or file.file_bytes is None:
         return form
     return _checked_size(file.path, form, file.file_bytes - header_bytes)

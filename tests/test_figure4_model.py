@@ -108,7 +108,9 @@ def test_table_6_of_a_model(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     for other in (["--scales", "read"], ["--repack"]):
         assert run([*drawn, *other, "--force"]) == 2
         assert "on the device" in capsys.readouterr().err
+    before = Path("out/figure4.jsonl").read_bytes()
     assert run([*drawn, "--limit", "100", "--force"]) == 2
+    assert Path("out/figure4.jsonl").read_bytes() == before  # known before the work, and nothing is replaced
     assert "give both the same --tokens and --limit" in capsys.readouterr().err
 
 

@@ -104,6 +104,20 @@ def test_steps_of_parts_are_told_apart(folder: Path, capsys: pytest.CaptureFixtu
     assert "flat of 2M at 1 MiB: reads a token" in out and "flat of 4M at 1 MiB: reads a token" in out
 
 
+def test_documents_that_run_out_and_ends_that_are_not_there_are_noted(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["simulate", "--table", "2M", "--layout", "flat", "--cache", "64KiB", "--limit", "20K"]
+    assert run([*words, "--interleave", "32"]) == 0
+    err = capsys.readouterr().err
+    assert "32 documents in turn: a step holds " in err and "plan counts full steps only" in err
+    assert run([*words, "--interleave", "1"]) == 0
+    assert "in turn" not in capsys.readouterr().err
+    np.arange(1, 3000, dtype="<u2").tofile("ends.u16")
+    assert run(["simulate", "--table", "2M", "--layout", "flat", "--tokens", "ends.u16", "--eod", "65000"]) == 0
+    assert "--eod 65000: no such id is in ends.u16" in capsys.readouterr().err
+
+
 def test_each_ranks_cache_has_its_own_notes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["simulate", "--model", "deepseek-v4.1-flash", "--limit", "3K", "--cache", "8GiB"]
     assert run([*words, "--ranks", "2", "--split", "heads"]) == 0
@@ -120,7 +134,7 @@ def test_a_stand_in_stream_is_said_and_recorded(folder: Path, capsys: pytest.Cap
     assert "multilingual-20m stands in for the model's own ids" in out
     assert "Assumed, without the checkpoint's headers: each tensor on a page boundary." in out
     assert out.endswith("\nnext: pagegram-io plan --model qwen3.8-flash-next --cache 1MiB --limit 3000 --goal 100\n")
-    assert "nvme --uniform --decode --batch 16 --json" in out.splitlines()[-2]
+    assert "nvme --uniform --decode --batch 16,128,512 --json" in out.splitlines()[-2]
 
 
 def test_scales_that_are_read_are_noted_and_go_into_the_next_command(

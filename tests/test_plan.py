@@ -120,6 +120,19 @@ def test_without_a_drive_or_decode_records_nothing_is_known() -> None:
     assert judge(make_demand((None, 2, 4)), DRIVE, goal, 32).verdict == NOT_KNOWN  # none at so small a depth
 
 
+def test_page_faults_come_one_after_the_other() -> None:
+    """48 reads are 48 single ones: no sooner than 48 medians of 80 us, and at the latest after 48 times 120."""
+    faults = replace(DRIVE, one_by_one=True)
+    reads = make_demand((None, 40, 48))
+    cases = (5760, GO, "5.76 ms"), (5759, NOT_KNOWN, "--batch 1 "), (3839, NO_GO, "3.84 ms")
+    for deadline_us, verdict, word in cases:
+        judgement = judge(reads, faults, Goal({None: deadline_us * US}), 64)
+        assert judgement.verdict == verdict and word in judgement.reason
+    assert judge(reads, replace(make_drive((16, 64, 9, 9)), one_by_one=True), Goal({None: MS}), 64).verdict == NOT_KNOWN
+    of = Circumstances(path="mmap", depth=64, file_bytes=1, placed="rows aligned")
+    assert "one page fault after the other" in " ".join(assumptions(Goal({None: 1}), faults, of))
+
+
 def test_layers_have_deadlines_of_their_own() -> None:
     """Layer 1's 16 reads, then layer 14's 48: all 64 at once after 900 us, or 16 after 400 and 48 after 900 more."""
     reads = make_demand((1, 8, 16), (14, 30, 64))
@@ -309,6 +322,9 @@ def decode(**more: Any) -> dict[str, Any]:
         ({"jobs": 4}, "4 jobs"),
         ({"step_p99_ns": None}, "step_p99_ns"),
         ({"reads": 0}, "no reads"),
+        ({"step_p99_ns": -5}, "step_p99_ns is -5"),
+        ({"step_p50_ns": float("inf")}, "step_p50_ns is inf"),
+        ({"depth": "64"}, "depth is '64'"),
         ({"mode": "throughput"}, "no iops"),
     ],
 )
@@ -512,6 +528,14 @@ def test_plan_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert "nothing to draw" in err and "page cache, and a measurement" in err and not Path("p.svg").exists()
     assert "approximated" in out and "not known" in out
+
+
+def test_a_depth_that_no_step_was_measured_at_is_not_planned_for(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*QUICK, "--goal", "5", "--batch", "1", "--depth", "10000"]) == 0
+    out, err = capsys.readouterr()
+    assert "up to 64 reads in flight" in err and "depth 64" in out and "10000" not in out
 
 
 def test_plan_figure_from_records(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

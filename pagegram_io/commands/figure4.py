@@ -156,6 +156,7 @@ def _simulate(values: dict[str, Any], device: list[dict[str, Any]]) -> list[Simu
     measured = {row["cache_bytes"] for row in device if row.get("layout") not in (None, "uniform")}
     caches = tuple(parse_cache(str(cache_bytes) if cache_bytes else "none") for cache_bytes in sorted(measured))
     layouts, stream = _of_models(values) if values["models"] else _of_ours(values)
+    _refuse_other_streams(stream, device)
     spec = spec_of(values, stream)
     jobs = [Job(spec, layout, caches, curve=True) for layout in layouts]
     said = filler_warning(stream)
@@ -164,6 +165,16 @@ def _simulate(values: dict[str, Any], device: list[dict[str, Any]]) -> list[Simu
     with progress("simulating", sum(job_accesses(job, len(stream.ids)) for job in jobs)) as report:
         outcomes = run_jobs(jobs, stream=stream, threads=values["threads"], report=report)
     return [record for outcome in outcomes for record in outcome.records]
+
+
+def _refuse_other_streams(stream: Stream, device: list[dict[str, Any]]) -> None:
+    """Before the work: reads of one stream beside measurements of another are no comparison."""
+    other = next((row for row in device if row.get("stream_sha256") not in (None, stream.sha256)), None)
+    if other is not None:
+        raise click.UsageError(
+            f"the device records are of the stream {other['stream']} with SHA-256 {other['stream_sha256'][:12]}, and "
+            f"{stream.name} has {stream.sha256[:12]}; give both the same --tokens and --limit"
+        )
 
 
 def _of_ours(values: dict[str, Any]) -> tuple[list[Layout], Stream]:

@@ -34,8 +34,11 @@ def next_command(values: dict[str, Any]) -> str:
 
 def next_lines(values: dict[str, Any], rows: int) -> list[str]:
     """What a verdict needs, and the command that gives it; rows: that a token reads, uncached."""
+    batches = [values["interleave"]] if given("interleave") else [1, 8, 32]  # which plan takes where none is given
+    steps = ",".join(str(min(rows * batch, 65536)) for batch in batches)
+    steps += f" --page-size {values['page_bytes']}" if given("page_bytes") else ""
     return [
         f"For a verdict, put your tokens a second in place of {GOAL} (or give --deadline), and add --device "
-        f"drive.jsonl, made by: pagegram-io nvme --uniform --decode --batch {rows} --json DRIVE > drive.jsonl",
+        f"drive.jsonl, made by: pagegram-io nvme --uniform --decode --batch {steps} --json DRIVE > drive.jsonl",
         f"next: {next_command(values)}",
     ]

@@ -303,6 +303,8 @@ def stream_of(values: dict[str, Any]) -> Any:
         from pagegram_io.commands.model import check_model_stream
 
         check_model_stream(values["model"], stream)
+    if values["eod"] is not None and not (stream.ids == values["eod"]).any():
+        print(f"note: --eod {values['eod']}: no such id is in {stream.name}, so that no document ends", file=sys.stderr)
     orders = values.get("orders") or (1,)
     if len(stream) < max(orders):
         print(f"note: a stream of {len(stream)} tokens is shorter than the order {max(orders)}", file=sys.stderr)

@@ -183,7 +183,11 @@ def command(**values: Any) -> None:
     layout = _layout(values)
     goal = _goal(values, layout)
     drives = _drives(values, layout.page_bytes)
-    depth = values["depth"] or max(drives[0].depths if drives else [], default=64)
+    measured = max(drives[0].depths if drives else [], default=None)
+    depth = values["depth"] or measured or 64
+    if measured is not None and depth > measured:
+        print(f"note: steps were measured with up to {measured} reads in flight, and are planned so", file=sys.stderr)
+        depth = measured
     records, asked, lines = _plan(values, layout, goal, drives, depth, model)
     if values["csv_path"]:
         write_csv(records, values["csv_path"], force=values["force"])
@@ -241,10 +245,15 @@ def _goal(values: dict[str, Any], layout: Layout) -> Goal:
     if deadlines and list(deadlines) == [None] and len(named) == 1:
         deadlines = {named[0]: deadlines[None]}
     if layers is not None:
-        if compute is None or deadlines:
-            raise click.UsageError("--model-layers divides --compute, in place of --deadline")
-        if named == [None] or max(layer or 0 for layer in named) >= layers:
-            raise click.UsageError("--model-layers: the table names no layers, or one beyond them; give --deadline")
+        if deadlines:
+            raise click.UsageError("--model-layers and --deadline both say when rows are needed; give one of them")
+        if compute is None:
+            raise click.UsageError("--model-layers divides --compute, such as --compute 12ms; give that, too")
+        if named == [None]:
+            raise click.UsageError("--model-layers: the table names no layers that need it; give --deadline")
+        most = max(layer or 0 for layer in named)
+        if most >= layers:
+            raise click.UsageError(f"--model-layers {layers}: the table is of layer {most}, and layers count from 0")
         deadlines = {layer: compute * (layer or 0) // layers for layer in named}
     goal = Goal(deadlines or {}, compute, values["goal"])
     goal.order(named)

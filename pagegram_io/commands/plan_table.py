@@ -65,8 +65,8 @@ def print_plan(records: Sequence[PlanRecord], lines: Sequence[str]) -> None:
     console.print(f"Drive: {_drive(first)}. Serving path: {first.path}.", highlight=False)
     if first.ranks is not None:
         console.print(
-            f"{first.ranks} ranks share the table by {first.rank_split}, each with the RAM budget and a drive of its "
-            "own; numbers are those of the slowest rank.",
+            f"Ranks that share the table by {first.rank_split}: {first.ranks}, each with the RAM budget and a drive of "
+            "its own; numbers are those of the slowest.",
             highlight=False,
         )
     steps = [record for record in records if record.rank is None]

@@ -228,6 +228,7 @@ def warnings(records: Sequence[SimulationRecord], layouts: Sequence[Layout]) -> 
                 f"{layout.label}: scales lie in tensors of their own, so an uncached token costs {reads:.3g} reads, "
                 f"not {len(layout.groups)}; keep them resident, or repack"
             )
+    lines += _too_few_documents(records)
     said = set()
     repeating: list[str] = []
     sizes = len({r.table_params for r in records})
@@ -265,6 +266,21 @@ def warnings(records: Sequence[SimulationRecord], layouts: Sequence[Layout]) -> 
     return lines
 
 
+def _too_few_documents(records: Sequence[SimulationRecord]) -> list[str]:
+    """Where documents in turn run out, steps at a stream's end hold fewer, and reads a token are of smaller batches."""
+    first = records[0]
+    if not first.interleave or first.interleave == 1 or first.window or not first.steps:
+        return []
+    share = (first.tokens + first.warm_tokens) / first.steps / first.interleave
+    if share >= IN_TURN_SHARE:
+        return []
+    return [
+        f"{first.interleave} documents in turn: a step holds {share * first.interleave:.1f} on average, since long "
+        "ones are left alone at the end; give more tokens (plan counts full steps only)"
+    ]
+
+
+IN_TURN_SHARE = 0.9
 FILLER_SHARE = (
     0.01  # of accesses to distinct pages; the shipped text keeps above a tenth of them for millions of tokens
 )
