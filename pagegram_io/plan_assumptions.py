@@ -83,7 +83,7 @@ def _of_drive(drive: AnyDrive | None, of: Circumstances) -> list[str]:
         ]
     lines = [
         "A step comes, at the latest, after the p99 time of a measured step of at least its p99 reads (at most 2 % of "
-        "steps are slower), and no sooner than one of no more reads; where that decides, it is not known.",
+        "steps are slower), and no sooner than one of no more reads; between the two it is not known.",
     ]
     if isinstance(drive, Drive) and drive.one_by_one:
         lines = [
