@@ -373,7 +373,8 @@ typedef struct pgio_window {
 } pgio_window;
 
 /* One reader over several files, so that up to `depth` reads are in flight over all of them. Windows follow one
- * another from page 0 on; base_byte and span_bytes are 0. Sentences begin with the file that they are of. */
+ * another from page 0 on; base_byte and span_bytes are 0. Sentences of one file begin with "file N: ",
+ * its place among paths. */
 int pgio_reader_open_files(pgio_reader **out, const char *const *paths, uint32_t path_count, const pgio_window *windows,
                            uint32_t window_count, const pgio_reader_options *options, pgio_error *error);
 /* Waits for what is in flight, then closes. */

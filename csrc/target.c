@@ -93,6 +93,10 @@ static int open_target(pgio_reader *reader, read_file *file, const char *path, p
                          "permission denied; join the group that may read it (most often disk), or use sudo");
     if (file->fd < 0 && errno == EPERM && !S_ISREG(about.st_mode))
         return pgio_fail(error, EPERM, "a container or virtual machine keeps this device away; pass it through");
+    if (file->fd < 0 && errno == EMFILE)
+        return pgio_fail(error, EMFILE,
+                         "too many open files: each reader opens every file; raise RLIMIT_NOFILE by "
+                         "ulimit -n, or use fewer readers (--jobs)");
     if (file->fd < 0)
         return pgio_fail(error, errno, "%s", strerror(errno));
     if (character) {
@@ -155,7 +159,7 @@ int pgio_target_open(pgio_reader *reader, const char *path, pgio_error *error)
 }
 
 /* Windows that follow one another from page 0 on, each whole in its file but for the file's last page. */
-static int check_windows(const pgio_reader *reader, const char *const *paths, pgio_error *error)
+static int check_windows(const pgio_reader *reader, pgio_error *error)
 {
     uint64_t page = 0;
     for (uint32_t w = 0; w < reader->window_count; w++) {
@@ -167,8 +171,9 @@ static int check_windows(const pgio_reader *reader, const char *const *paths, pg
                              window->byte, reader->options.page_bytes);
         uint64_t bytes = reader->files[window->file].bytes;
         if (window->byte >= bytes || (bytes - window->byte - 1) >> reader->page_shift < window->page_count - 1)
-            return pgio_fail(error, EINVAL, "%s: ends at byte %" PRIu64 ", before %" PRIu64 " pages from byte %" PRIu64,
-                             paths[window->file], bytes, window->page_count, window->byte);
+            return pgio_fail(error, EINVAL,
+                             "file %u: ends at byte %" PRIu64 ", before %" PRIu64 " pages from byte %" PRIu64,
+                             window->file, bytes, window->page_count, window->byte);
         page += window->page_count;
     }
     return 0;
@@ -188,13 +193,13 @@ int pgio_target_open_files(pgio_reader *reader, const char *const *paths, uint32
         if (!status && reader->info.engine == PGIO_ENGINE_NVME)
             status = pgio_fail(&why, EINVAL, "is a character device; of several files none may be one");
         if (status)
-            return pgio_fail(error, -status, "%s: %s", paths[f], why.text);
+            return pgio_fail(error, -status, "file %u: %.200s", f, why.text); /* a path might not fit */
         direct = direct && reader->info.direct;
         reader->info.target_bytes += reader->files[f].bytes;
     }
     reader->info.direct = direct;
     reader->info.page_count = windows[window_count - 1].page_begin + windows[window_count - 1].page_count;
-    return check_windows(reader, paths, error);
+    return check_windows(reader, error);
 }
 
 void pgio_target_close(pgio_reader *reader)

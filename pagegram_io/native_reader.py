@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -172,14 +173,20 @@ class Reader(Handle):
         try:
             self._open(windows, ffi.new("pgio_reader_options *", options))
         except OSError as error:
-            # Of several files C's sentence begins with the one that it is of.
-            text = error.strerror or ""
-            whose = next((file for file in self.files if windows and text.startswith(f"{file}: ")), None)
-            raise OSError(error.errno, text if whose is None else text[len(whose) + 2 :], whose or name) from None
+            text, whose = self._blamed(error.strerror or "")
+            raise OSError(error.errno, text, whose or name) from None
         except MemoryError as error:  # most often a limit on locked memory, which its sentence explains
-            raise OSError(errno.ENOMEM, str(error), name) from None
+            text, whose = self._blamed(str(error))
+            raise OSError(errno.ENOMEM, text, whose or name) from None
         except ValueError as error:
-            raise ValueError(str(error) if windows else f"{name}: {error}") from None
+            text, whose = self._blamed(str(error))
+            whose = whose if windows else name
+            raise ValueError(f"{whose}: {text}" if whose else text) from None
+
+    def _blamed(self, text: str) -> tuple[str, str | None]:
+        """What C says of several files, and which of them it is of: it begins so where it is of one."""
+        found = re.fullmatch(r"file (\d+): (.*)", text)
+        return (found[2], self.files[int(found[1])]) if found else (text, None)
 
     def _open(self, windows: Sequence[Window], options: Any) -> None:
         paths = [ffi.new("char[]", os.fsencode(file)) for file in self.files]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,6 +116,30 @@ def test_windows_that_cannot_be(files: list[Path], tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as error:
         Reader("shards", windows=(*good, Window(34, 1, missing, 0)))
     assert error.value.filename == missing and error.value.strerror == "No such file or directory"
+    deep = tmp_path / ("\u00e9" * 120) / ("\u00e9" * 120) / "missing"  # more than an error's text holds
+    with pytest.raises(FileNotFoundError) as far:
+        Reader("shards", windows=(*good, Window(34, 1, str(deep), 0)))
+    assert far.value.filename == str(deep) and far.value.strerror == "No such file or directory"
     with pytest.raises(IsADirectoryError) as folder:
         Reader("shards", windows=(Window(0, 1, str(tmp_path), 0),))
     assert folder.value.filename == str(tmp_path)
+
+
+def test_more_files_than_may_be_open(files: list[Path]) -> None:
+    """One line that says which limit it is, and nothing is left open."""
+    before = len(os.listdir("/proc/self/fd"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    windows = []
+    for i in range(64):
+        os.link(files[1], link := files[1].with_name(f"link{i}"))
+        windows.append(Window(i, 1, str(link), 0))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before + 32, hard))
+        with pytest.raises(OSError, match="too many open files.*ulimit -n") as error:
+            Reader("shards", windows=windows)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert error.value.errno == errno.EMFILE and str(error.value.filename).startswith(str(files[1].with_name("link")))
+    assert len(os.listdir("/proc/self/fd")) == before
+    with Reader("shards", windows=windows) as reader:
+        assert reader.read(np.arange(64), aligned_bytes(64 * PAGE)).tolist() == [PAGE] * 64
