@@ -309,6 +309,8 @@ def make_record(
     errors = {name: sum(getattr(s, name) for s in stats) for name in (
         "errors_eio", "errors_enodata", "errors_short", "errors_corrupt", "errors_other")}  # fmt: skip
     failed = [s for s in stats if s.first_error_byte != NEVER]
+    first = min(failed, key=lambda s: (s.first_error_file, s.first_error_byte), default=None)
+    files = list(dict.fromkeys(window.file for window in job.windows))
     latency_sum = sum(s.latency_sum_ns for s in stats)
     depth = sum(s.depth_ns for s in stats) / 1e9 / seconds if seconds else 0.0
     busy = max(t.cpu_seconds / t.seconds if t.seconds else 0.0 for t in tallies)
@@ -328,8 +330,9 @@ def make_record(
         "stream": stream.name if stream is not None and layout else None,
         "stream_sha256": stream.sha256 if stream is not None and layout else None,
         "tokens": tokens if layout else None, "loops": loops, "reads": reads, **errors,
-        "first_error_byte": min((s.first_error_byte for s in failed), default=None),
-        "first_error_status": failed[0].first_error_status if failed else None,
+        "first_error_file": files[first.first_error_file] if first and files else None,
+        "first_error_byte": first.first_error_byte if first else None,
+        "first_error_status": first.first_error_status if first else None,
         "retries": sum(s.retries for s in stats),
         "seconds": seconds, "ramp_seconds": max(t.ramp_seconds for t in tallies),
         "iops": reads / seconds if seconds else 0.0,

@@ -394,9 +394,10 @@ def _write(values: dict[str, Any], records: list[dict[str, Any]]) -> None:
         errors = {k: v for k, v in record.items() if k.startswith("errors_") and v}
         if errors:
             kinds = ", ".join(f"{count} {name.removeprefix('errors_')}" for name, count in errors.items())
+            of_file = f" of {click.format_filename(record['first_error_file'])}" if record["first_error_file"] else ""
             print(
                 f"note: {record['layout']} at depth {record['depth']}: failed reads: {kinds}; "
-                f"first at byte {record['first_error_byte']:,}",
+                f"first at byte {record['first_error_byte']:,}{of_file}",
                 file=sys.stderr,
             )
     for note in notes(records):
