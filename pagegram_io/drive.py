@@ -5,6 +5,7 @@ Drives of which only published figures are known are in drive_profiles.py.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -17,12 +18,16 @@ STEPS_MIN = 100  # below it there is no 99th percentile
 
 @dataclass(frozen=True)
 class StepTime:
-    """What one decode record measured: time of steps of so many reads each, issued together."""
+    """What one decode record measured: time of steps of so many reads each, issued together.
+
+    varied: so many on average, as of a layout whose rows may straddle pages.
+    """
 
     reads_per_step: float
     depth: int
     p50_ns: int
     p99_ns: int
+    varied: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,15 @@ class Drive:
     rates: tuple[Rate, ...]
     refusals: tuple[str, ...] = ()
     one_by_one: bool = False  # a read at a time, as page faults through mmap are
+    model: str | None = None  # whose own files were read, where target is their folder
 
     published: ClassVar[bool] = False
+
+    @property
+    def where(self) -> str:
+        """What was measured, as words of a command."""
+        target = shlex.quote(self.target)
+        return target if self.model is None else f"--model {shlex.quote(self.model)} --files {target}"
 
     @property
     def depths(self) -> list[int]:
@@ -77,14 +89,16 @@ class Drive:
         """(p50, p99) that a step of so many reads takes at least: what the largest measured of no more reads took.
 
         A step measured with fewer reads in flight bounds nothing: at this depth it might have been faster. Of reads one
-        by one, the sum of medians: all of them are rarely slow together.
+        by one, the sum of medians: all of them are rarely slow together. Nor do steps of varied numbers of reads
+        bound: the slow ones are those of more reads than their mean.
         """
         if self.one_by_one:
             return (int(reads * self._alone[0]),) * 2 if self._alone else (0, 0)
-        smaller = [s for s in self.steps if s.reads_per_step <= reads and s.depth >= min(depth, s.reads_per_step)]
+        alike = [s for s in self.steps if not s.varied]
+        smaller = [s for s in alike if s.reads_per_step <= reads and s.depth >= min(depth, s.reads_per_step)]
         largest = max((s.reads_per_step for s in smaller), default=0.0)
-        alike = [s for s in smaller if s.reads_per_step == largest]
-        return min((s.p50_ns for s in alike), default=0), min((s.p99_ns for s in alike), default=0)
+        most = [s for s in smaller if s.reads_per_step == largest]
+        return min((s.p50_ns for s in most), default=0), min((s.p99_ns for s in most), default=0)
 
     @property
     def _alone(self) -> tuple[int, int] | None:
@@ -93,7 +107,8 @@ class Drive:
         return (max(s.p50_ns for s in alone), max(s.p99_ns for s in alone)) if alone else None
 
     def iops(self, depth: int) -> float | None:
-        """The most reads a second measured at a depth of at most ``depth``."""
+        """The most reads a second measured at a depth of at most ``depth``; of reads one by one, at a depth of 1."""
+        depth = 1 if self.one_by_one else depth
         return max((rate.iops for rate in self.rates if rate.depth <= depth), default=None)
 
 
@@ -155,7 +170,8 @@ def read_drive(rows: Sequence[Mapping[str, Any]], page_bytes: int, *, name: str 
     for row in kept:
         if row["mode"] == "decode":
             reads = row.get("reads_per_step") or row["reads"] / row["steps"]
-            step = StepTime(float(reads), row["depth"], row["step_p50_ns"], row["step_p99_ns"])
+            varied = row.get("layout") not in (None, "uniform")
+            step = StepTime(float(reads), row["depth"], row["step_p50_ns"], row["step_p99_ns"], varied)
             key = (step.depth, round(step.reads_per_step, 2))  # repeats differ by the step that ended them
             last = slowest.get(key, step)
             slowest[key] = StepTime(
@@ -163,6 +179,7 @@ def read_drive(rows: Sequence[Mapping[str, Any]], page_bytes: int, *, name: str 
                 step.depth,
                 max(last.p50_ns, step.p50_ns),
                 max(last.p99_ns, step.p99_ns),
+                last.varied or step.varied,
             )
     rates = [Rate(row["depth"], float(row["iops"])) for row in kept if row["mode"] == "throughput"]
     first = kept[0]
@@ -174,4 +191,5 @@ def read_drive(rows: Sequence[Mapping[str, Any]], page_bytes: int, *, name: str 
         steps=tuple(slowest[key] for key in sorted(slowest)),
         rates=tuple(rates),
         refusals=tuple(refusals),
+        model=first.get("model") if first.get("target_kind") == "files" else None,
     )

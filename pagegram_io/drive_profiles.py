@@ -11,6 +11,7 @@ a reviewer's machine, another machine may well get. A plan that rests on a profi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -45,7 +46,7 @@ class Profile:
     @property
     def most_iops(self) -> int:
         """A rate that the drive surely does not exceed."""
-        return round(self.published_iops * MARGIN)
+        return math.ceil(self.published_iops * MARGIN)
 
     def at_least_ns(self, reads: float, depth: int) -> tuple[int, int]:
         """(p50, p99) that a step of so many reads takes at least, at any depth."""

@@ -83,8 +83,20 @@ class Judgement:
         return self.layers[-1]
 
 
-def judge(demand: Demand, drive: AnyDrive | None, goal: Goal, depth: int, rank: int | None = None) -> Judgement:
-    """What a drive at a depth makes of a demand. Without a drive nothing is known."""
+def judge(
+    demand: Demand,
+    drive: AnyDrive | None,
+    goal: Goal,
+    depth: int,
+    rank: int | None = None,
+    *,
+    page_bytes: int = 4096,
+    one_by_one: bool = False,
+) -> Judgement:
+    """What a drive at a depth makes of a demand. Without a drive nothing is known.
+
+    page_bytes and one_by_one (a read at a time, as page faults are): of the measurement that a reason asks for.
+    """
     times, asked = layer_times(demand, drive, [goal.deadlines.get(reads.layer) for reads in demand.layers], depth)
     rates = Rates() if drive is None else rates_of(demand.batch, times, goal.compute_ns)
     verdict, reason, not_ruled_out = NOT_KNOWN, unknown_reads(demand, rank), False
@@ -93,13 +105,15 @@ def judge(demand: Demand, drive: AnyDrive | None, goal: Goal, depth: int, rank: 
     elif reason is None and drive is None:
         reason = "there is no device record; make one with pagegram-io nvme --decode, and give --device"
     elif reason is None and drive is not None:
+        one_by_one = one_by_one or (isinstance(drive, Drive) and drive.one_by_one)
+        how = measure_command([1] if one_by_one else _sizes(times), depth, drive, page_bytes)
         ruled_out = _too_late(times, drive) or _too_slow(rates, drive, goal)
         if ruled_out:
             verdict, reason = NO_GO, ruled_out
         elif drive.published:  # never "go", even where a step has no reads at p99
-            reason, not_ruled_out = _only_published(times[-1], drive, depth), True
+            reason, not_ruled_out = _only_published(times[-1], drive, how), True
         else:
-            open_question = _unmeasured(times, drive, depth) or _rate_open(times, rates, goal, drive, depth)
+            open_question = _unmeasured(times, drive, depth, how) or _rate_open(rates, goal, how)
             verdict, reason = (NOT_KNOWN, open_question) if open_question else (GO, _met(times, rates.p99, goal, asked))
     assert reason is not None
     return Judgement(verdict, reason, demand, times, rates, asked, not_ruled_out, rank)
@@ -150,9 +164,13 @@ def _too_late(times: Sequence[LayerTime], drive: AnyDrive) -> str | None:
     late = next((t for t in times if t.late), None)
     if late is None:
         return None
-    sure = late.p99_ns == late.p99_least_ns
-    when = f"after {_time(late.p99_least_ns)}" if sure else f"no sooner than {_time(late.p99_least_ns)}"
-    return f"{_layer(late)} come {when} (p99{_by(drive)}), and are needed after {_time(late.deadline_ns or 0)}"
+    return _late(late, _by(drive))
+
+
+def _late(time: LayerTime, by: str = "") -> str:
+    sure = time.p99_ns == time.p99_least_ns
+    when = f"after {_time(time.p99_least_ns)}" if sure else f"no sooner than {_time(time.p99_least_ns)}"
+    return f"{_layer(time)} come {when} (p99{by}), and are needed after {_time(time.deadline_ns or 0)}"
 
 
 def _too_slow(rates: Rates, drive: AnyDrive, goal: Goal) -> str | None:
@@ -163,27 +181,37 @@ def _too_slow(rates: Rates, drive: AnyDrive, goal: Goal) -> str | None:
     return f"{shown} tokens/s (p99{_by(drive)}) are below the goal of {goal.tokens_per_second:,.0f}"
 
 
-def _unmeasured(times: Sequence[LayerTime], drive: AnyDrive, depth: int) -> str | None:
+def _unmeasured(times: Sequence[LayerTime], drive: AnyDrive, depth: int, how: str) -> str | None:
     """Why it is not known whether a layer's rows come in time: steps of so many reads were not measured."""
     open_time = next((t for t in times if not t.in_time), None)
     if open_time is None:
         return None
-    how = f"measure ({measure_command(_sizes(times, drive), depth, drive.target)})"
     largest = drive.largest_step(depth)
     if not largest:
-        return f"no decode record at a depth of at most {depth}; {how}"
+        alone = isinstance(drive, Drive) and drive.one_by_one
+        lacking = "of single reads, as page faults are" if alone else f"at a depth of at most {depth}"
+        return f"no decode record {lacking}; {how}"
     if open_time.p99_ns is None:
-        most = open_time.reads_p99
+        most = times[-1].reads_p99  # one layer's may be few: it waits for all, or for one whose are too many
         return f"{most} reads a step (p99) are beyond the largest step measured, {largest:,.0f}; {how}"
-    when = f"between {_time(open_time.p99_least_ns)} and {_time(open_time.p99_ns)} (p99), as far as steps were measured"
-    return f"{_layer(open_time)} come {when}, and are needed after {_time(open_time.deadline_ns or 0)}; {how}"
+    return f"{_open(open_time)}; {how}"
 
 
-def _rate_open(times: Sequence[LayerTime], rates: Rates, goal: Goal, drive: AnyDrive, depth: int) -> str | None:
+def _open(time: LayerTime) -> str:
+    when = f"no sooner than {_time(time.p99_least_ns)} (p99)" if time.p99_least_ns else "at a time that is not known"
+    if time.p99_ns is not None:
+        when = f"between {_time(time.p99_least_ns)} and {_time(time.p99_ns)} (p99), as far as steps were measured"
+    needed = "" if time.deadline_ns is None else f", and are needed after {_time(time.deadline_ns)}"
+    return f"{_layer(time)} come {when}{needed}"
+
+
+def _rate_open(rates: Rates, goal: Goal, how: str) -> str | None:
     """Why it is not known whether the goal of tokens a second is met, though rows come in time."""
     if goal.tokens_per_second is None or (rates.p99 is not None and rates.p99 >= goal.tokens_per_second):
         return None
-    most = f"{rates.p99_bound:,.0f}" if rates.p99_bound is not None else "any"
+    if rates.p99_bound is None:  # a step without a read takes no time: no goal is too high
+        return None
+    most = f"{rates.p99_bound:,.0f}"
     if rates.p99 is None:
         return f"at most {most} tokens/s (p99), by the compute before the last layer that needs rows; give --compute"
     if goal.compute_ns is not None and not goal.deadlines:
@@ -191,14 +219,11 @@ def _rate_open(times: Sequence[LayerTime], rates: Rates, goal: Goal, drive: AnyD
             f"{rates.p99:,.0f} tokens/s (p99) where rows are needed as a step starts, {most} where only at its end; "
             "give --deadline or --model-layers"
         )
-    how = f"measure ({measure_command(_sizes(times, drive), depth, drive.target)})"
     return f"between {rates.p99:,.0f} and {most} tokens/s (p99), as far as steps were measured; {how}"
 
 
-def _sizes(times: Sequence[LayerTime], drive: AnyDrive) -> list[int]:
-    """The steps that this plan wants measured: each layer's own, and that of all reads; of reads one by one, one."""
-    if isinstance(drive, Drive) and drive.one_by_one:
-        return [1]
+def _sizes(times: Sequence[LayerTime]) -> list[int]:
+    """The steps that this plan wants measured: each layer's own, and that of all reads."""
     return sorted({max(reads, 1) for t in times for reads in (t.own_p99, times[-1].reads_p99)})
 
 
@@ -206,30 +231,30 @@ def _by(drive: AnyDrive) -> str:
     return f", by published figures of {drive.name}" if drive.published else ""
 
 
-def _only_published(time: LayerTime, drive: AnyDrive, depth: int) -> str:
+def _only_published(time: LayerTime, drive: AnyDrive, how: str) -> str:
     least = f" ({_layer(time)} come no sooner than {_time(time.p99_least_ns)})" if time.p99_least_ns else ""
-    return (
-        f"published figures of {drive.name} do not rule it out{least}, and say no more; measure "
-        f"({measure_command([max(time.reads_p99, 1)], depth, 'DEVICE')})"
-    )
+    return f"published figures of {drive.name} do not rule it out{least}, and say no more; {how}"
 
 
-def measure_command(sizes: Sequence[int], depth: int, target: str | None) -> str:
-    """The command whose records say how long steps of so many reads take."""
+def measure_command(sizes: Sequence[int], depth: int, drive: AnyDrive, page_bytes: int = 4096) -> str:
+    """To measure, by the command whose records say how long steps of so many reads take."""
     batches = ",".join(map(str, sizes))
-    return f"pagegram-io nvme --uniform --decode --batch {batches} --depth {depth} --json {target}"
+    page = "" if page_bytes == 4096 else f" --page-size {page_bytes}"
+    where = drive.where if isinstance(drive, Drive) else "DEVICE"
+    return f"measure (pagegram-io nvme --uniform --decode --batch {batches} --depth {depth}{page} --json {where})"
 
 
 def _met(times: Sequence[LayerTime], rate: float | None, goal: Goal, asked: str | None) -> str:
-    parts = [
-        f"{_layer(t)} come after {_time(t.p99_ns or 0)} (p99), in time for {_time(t.deadline_ns)}"
-        for t in times
-        if t.deadline_ns is not None
-    ]
+    parts = [_in_time(t) for t in times if t.deadline_ns is not None]
     if goal.tokens_per_second is not None:
         shown = "unbounded" if rate is None else f"{rate:,.0f}"
         parts.append(f"{shown} tokens/s (p99), at least the goal of {goal.tokens_per_second:,.0f}")
     return "; ".join(parts) + (f" (layers' rows asked for {asked})" if asked else "")
+
+
+def _in_time(time: LayerTime) -> str:
+    within = "" if time.deadline_ns is None else f", in time for {_time(time.deadline_ns)}"
+    return f"{_layer(time)} come after {_time(time.p99_ns or 0)} (p99){within}"
 
 
 def _layer(time: LayerTime) -> str:
@@ -291,16 +316,20 @@ def records_of(judgement: Judgement, about: Mapping[str, Any]) -> list[PlanRecor
     several = len(judgement.layers) > 1
     records = [PlanRecord(**about, **shared, **whole, **_times(last), layer=None if several else last.layer)]
     for time in judgement.layers if several else ():
-        part: dict[str, Any] = {"verdict": _layer_verdict(time, judgement), "reason": judgement.reason}
+        verdict, reason = _of_layer(time, judgement)
+        part: dict[str, Any] = {"verdict": verdict, "reason": reason}
         records.append(PlanRecord(**about, **shared, **part, **_times(time), layer=time.layer))
     return records
 
 
-def _layer_verdict(time: LayerTime, judgement: Judgement) -> str:
-    """Of one layer's deadline, where only that is asked."""
-    if unknown_reads(judgement.demand):
-        return NOT_KNOWN
-    return NO_GO if time.late else GO if time.in_time else NOT_KNOWN
+def _of_layer(time: LayerTime, judgement: Judgement) -> tuple[str, str]:
+    """Verdict and reason of one layer's deadline, where only that is asked."""
+    unknown = unknown_reads(judgement.demand, judgement.rank)
+    if unknown:
+        return NOT_KNOWN, unknown
+    if time.late:
+        return NO_GO, _late(time)
+    return (GO, _in_time(time)) if time.in_time else (NOT_KNOWN, _open(time))
 
 
 def _times(time: LayerTime) -> dict[str, Any]:

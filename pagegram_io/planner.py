@@ -156,10 +156,21 @@ class Planner:
     def by_rank(self, batch: int) -> list[list[Judgement]]:
         """At each size of the grid, a judgement for each rank that reads anything (or one, of the whole table)."""
         of_ranks = [
-            [plan.judge(d, self.drive, self.goal, self.depth, _rank(share)) for d in self.demands(batch, share=share)]
+            [self._judge(d, self.drive, self.depth, share) for d in self.demands(batch, share=share)]
             for share in self.shares
         ]
         return [list(judgements) for judgements in zip(*of_ranks, strict=True)]
+
+    def _judge(self, found: Demand, drive: AnyDrive | None, depth: int, share: RankShare | None) -> Judgement:
+        return plan.judge(
+            found,
+            drive,
+            self.goal,
+            depth,
+            _rank(share),
+            page_bytes=self.layout.page_bytes,
+            one_by_one=self.path == "mmap",
+        )
 
     def judgements(self, batch: int) -> list[Judgement]:
         """At each size of the grid, of the rank that a step waits for."""
@@ -208,7 +219,7 @@ class Planner:
         for share in self.shares:
             demands = self.demands(batch, setting.placement, share)
             found = next(d for d in demands if d.cache_pages == setting.cache_pages)
-            judgements.append(plan.judge(found, self.drives[setting.drive], self.goal, setting.depth, _rank(share)))
+            judgements.append(self._judge(found, self.drives[setting.drive], setting.depth, share))
         return plan.slowest(judgements)
 
     def change(self, judgement: Judgement) -> str:
@@ -266,13 +277,13 @@ class Planner:
     def sentence(self, batch: int, judgements: Sequence[Judgement]) -> str:
         """From which cache on the goal is met at this batch."""
         least = plan.smallest_cache(judgements)
+        if least == 0:
+            return f"Batch {batch}: go without any cache, and a cache only spares reads."
         if least is not None:
-            start = (
-                f"from a cache of {format_bytes(least)} on, of the sizes tried"
-                if least
-                else ("without any cache, and a cache only spares reads")
-            )
-            return f"Batch {batch}: go {start}."
+            beyond = [j for j in judgements if j.demand.cache_bytes > least and j.verdict != plan.GO]
+            others = " or ".join(sorted({j.verdict for j in beyond}))
+            but = f" (except {len(beyond)} larger: {others})" if beyond else ""
+            return f"Batch {batch}: go from a cache of {format_bytes(least)} on, of the sizes tried{but}."
         sizes = [format_bytes(j.demand.cache_bytes) if j.demand.cache_pages else "no cache" for j in judgements]
         tried = sizes[0] if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
         verdicts = {j.verdict for j in judgements}

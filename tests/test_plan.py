@@ -19,6 +19,7 @@ from pagegram_io.cli import run
 from pagegram_io.commands.plan import parse_deadlines, parse_duration
 from pagegram_io.demand import Demand, LayerReads, demand, layers_of, repacked, with_resident_scales
 from pagegram_io.drive import Drive, Rate, StepTime, read_drive, refusal
+from pagegram_io.drive_profiles import PROFILES
 from pagegram_io.layout import Layout, Region
 from pagegram_io.plan import (
     GO,
@@ -128,9 +129,52 @@ def test_page_faults_come_one_after_the_other() -> None:
     for deadline_us, verdict, word in cases:
         judgement = judge(reads, faults, Goal({None: deadline_us * US}), 64)
         assert judgement.verdict == verdict and word in judgement.reason
-    assert judge(reads, replace(make_drive((16, 64, 9, 9)), one_by_one=True), Goal({None: MS}), 64).verdict == NOT_KNOWN
+    none_alone = replace(make_drive((16, 64, 9, 9)), one_by_one=True)
+    lacking = judge(reads, none_alone, Goal({None: MS}), 64)
+    assert lacking.verdict == NOT_KNOWN and "no decode record of single reads" in lacking.reason
+    assert faults.iops(64) is None  # 100,000 a second were measured with 64 in flight
+    assert replace(faults, rates=(Rate(1, 9e3), Rate(64, 1e5))).iops(64) == 9e3
     of = Circumstances(path="mmap", depth=64, file_bytes=1, placed="rows aligned")
     assert "one page fault after the other" in " ".join(assumptions(Goal({None: 1}), faults, of))
+
+
+def test_a_step_without_a_read_meets_any_goal() -> None:
+    judgement = judge(make_demand((None, 0, 0)), DRIVE, Goal({}, None, 1e9), 64)
+    assert judgement.verdict == GO and "unbounded tokens/s" in judgement.reason and judgement.rates.p99 is None
+
+
+def test_a_layer_that_waits_for_too_many_reads_does_not_have_them() -> None:
+    """Layer 1's 16 reads were measured; what was not are the 300 that both layers have together."""
+    judgement = judge(make_demand((1, 8, 16), (14, 30, 300)), DRIVE, Goal({}, None, 1), 64)
+    assert judgement.verdict == NOT_KNOWN and "300 reads a step (p99) are beyond" in judgement.reason
+
+
+def test_a_layers_reason_is_of_its_verdict() -> None:
+    """Layer 1's rows come in time and layer 14's do not; or both do, and only the goal is missed."""
+    reads = make_demand((1, 8, 16), (14, 30, 64))
+    _, first, last = records_of(judge(reads, DRIVE, Goal({1: MS, 14: 499 * US}), 64), about())
+    assert (first.verdict, last.verdict) == (GO, NO_GO)
+    assert "layer 1's rows" in first.reason and "in time for 1 ms" in first.reason
+    assert "layer 14's rows" in last.reason and "needed after 499 us" in last.reason
+    whole, first, last = records_of(judge(reads, DRIVE, Goal({}, None, 1e6), 64), about())
+    assert "below the goal" in whole.reason and (whole.verdict, first.verdict, last.verdict) == (NO_GO, GO, GO)
+    assert "layer 1's rows, 16 reads" in first.reason and "goal" not in first.reason + last.reason
+    _, first, last = records_of(judge(reads, DRIVE, Goal({1: MS, 14: 850 * US}), 64), about())
+    assert (last.verdict, "between" in last.reason and "needed after 850 us" in last.reason) == (NOT_KNOWN, True)
+    _, first, last = records_of(judge(reads, None, Goal({1: MS, 14: MS}, 10 * MS, 1e6), 64), about())
+    assert first.verdict == last.verdict == NOT_KNOWN and "compute alone" not in first.reason
+
+
+def test_what_to_measure_can_be_measured() -> None:
+    """Pages of the table's size, page faults one by one, and a checkpoint's own files by name."""
+    reads, goal = make_demand((None, 200, 300)), Goal({None: 10 * MS})
+    assert "--depth 64 --json /dev/x)" in judge(reads, DRIVE, goal, 64).reason
+    assert "--depth 64 --page-size 16384 --json /dev/x)" in judge(reads, DRIVE, goal, 64, page_bytes=16384).reason
+    profile = PROFILES["samsung-pm1743"]
+    assert "--batch 300 --depth 64 --json DEVICE)" in judge(reads, profile, goal, 64).reason
+    assert "--batch 1 --depth 64 --json DEVICE)" in judge(reads, profile, goal, 64, one_by_one=True).reason
+    own = read_drive([decode(target="my model", target_kind="files", model="longcat-flash-lite")], 4096)
+    assert "--json --model longcat-flash-lite --files 'my model')" in judge(reads, own, goal, 64).reason
 
 
 def test_layers_have_deadlines_of_their_own() -> None:
@@ -351,6 +395,10 @@ def test_drives_from_records() -> None:
     assert read_drive([decode(), decode(engine="threads")], 4096).engine == "io_uring, threads"
     assert drive.depths == [64] and drive.largest_step(64) == 32 and drive.largest_step(8) == 0
     assert drive.step_ns(10, 64) == (100, 300)  # 32 reads took 300: 10 take no longer
+    varied = read_drive([decode(layout="uniform"), decode(layout="pagegram", depth=8)], 4096)
+    assert varied.step_ns(16, 8) == (100, 300)  # steps of 16 reads on average: fewer take no longer than its slow ones
+    assert varied.at_least_ns(16, 8) == (100, 300)
+    assert replace(varied, steps=varied.steps[:1]).at_least_ns(16, 8) == (0, 0)
     with pytest.raises(ValueError, match="a file for each drive"):
         read_drive([decode(), decode(target="/dev/y")], 4096)
     with pytest.raises(ValueError, match="no device records"):

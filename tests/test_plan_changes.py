@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given
@@ -12,7 +13,7 @@ from test_plan import DRIVE, US, make_drive
 from pagegram_io.changes import KINDS, PARTS, Change, Setting, candidates, cheapest, text_of
 from pagegram_io.drive_profiles import Profile
 from pagegram_io.layout import Shape, engram
-from pagegram_io.plan import GO, NO_GO, Goal
+from pagegram_io.plan import GO, NO_GO, NOT_KNOWN, Goal, Judgement
 from pagegram_io.planner import Planner
 from pagegram_io.sizes import parse_cache
 from pagegram_io.tokens import Stream
@@ -129,3 +130,19 @@ def test_published_figures_make_a_change_a_perhaps() -> None:
     assert bad.verdict == NO_GO and "perhaps the drive fast" in planner.change(bad)
     measured = make_drive((64, 64, 1, 2))
     assert planner_of(20, slow, measured).change(bad) == "the drive x"
+
+
+def test_larger_caches_that_are_not_known_are_said_to_be() -> None:
+    """A cache that never filled says nothing, and the sentence of the batch must not promise it."""
+    planner = planner_of(20, DRIVE)
+
+    def judgement(size: int, verdict: str) -> Judgement:
+        found = planner.judgements(4)[0]
+        return replace(found, verdict=verdict, demand=replace(found.demand, cache_bytes=size, cache_pages=size))
+
+    sizes = [judgement(1 << 20, NO_GO), judgement(1 << 21, GO), judgement(1 << 22, NOT_KNOWN)]
+    start = "Batch 4: go from a cache of 2 MiB on, of the sizes tried"
+    assert planner.sentence(4, sizes) == f"{start} (except 1 larger: not known)."
+    assert planner.sentence(4, [*sizes, sizes[-1]]) == f"{start} (except 2 larger: not known)."
+    assert planner.sentence(4, sizes[:2]) == f"{start}."
+    assert planner.sentence(4, [judgement(0, GO)]) == "Batch 4: go without any cache, and a cache only spares reads."
