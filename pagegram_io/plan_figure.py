@@ -18,8 +18,9 @@ from pagegram_io.styles import AXIS_IN, DASHES, FONT_PT, HEADING_IN, INK, LEFT_I
 BODY_IN = 3.0
 RIGHT_IN = 1.2
 COLOURS = ("#0072B2", "#D55E00", "#009E73", *OTHER_COLOURS)
-SHARED_FIELDS = ("layout", "slots", "table_params", "model", "stream_sha256", "tokens", "path", "target", "depth",
-                 "compute_ns", "goal_tokens_per_second", "page_bytes", "ranks", "rank_split")  # fmt: skip
+SHARED_FIELDS = ("layout", "slots", "table_params", "model", "row_format", "placement", "scales", "seed",
+                 "stream_sha256", "tokens", "path", "target", "profile", "depth", "compute_ns",
+                 "goal_tokens_per_second", "page_bytes", "ranks", "rank_split")  # fmt: skip
 
 
 def draw_plan(records: Iterable[AnyRecord], path: str | os.PathLike[str], *, force: bool = False) -> None:

@@ -597,6 +597,8 @@ def test_plan_figure_from_records(folder: Path, capsys: pytest.CaptureFixture[st
         draw_plan([], "x.svg")
     with pytest.raises(ValueError, match="different target"):
         draw_plan([records[0], records[1] | {"target": "/dev/y"}], "x.svg")
+    with pytest.raises(ValueError, match="different row_format"):
+        draw_plan([records[0], records[1] | {"row_format": "fp32"}], "x.svg")
     with pytest.raises(ValueError, match="nothing to draw"):
         draw_plan([r | {"tokens_per_second_p99": None, "tokens_per_second_p99_most": None} for r in records], "x.svg")
     with pytest.raises(FileExistsError):

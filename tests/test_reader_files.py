@@ -7,12 +7,16 @@ import os
 import resource
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from harness.targets import filesystem_of, takes_direct, write_dense
 
+from pagegram_io.commands.nvme_target import inspect_target
+from pagegram_io.device import DeviceJob, Tally, make_record
 from pagegram_io.layout import Window
 from pagegram_io.native_reader import STATUS_SHORT, Reader, aligned_bytes
 
@@ -143,3 +147,47 @@ def test_more_files_than_may_be_open(files: list[Path]) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
     with Reader("shards", windows=windows) as reader:
         assert reader.read(np.arange(64), aligned_bytes(64 * PAGE)).tolist() == [PAGE] * 64
+
+
+def test_a_record_tells_the_first_error_whole(files: list[Path]) -> None:
+    """Of several threads' first failures one is told: its file, byte and status, not a mixture of them."""
+    job = DeviceJob("shards", windows=windows_of(files), jobs=2, limit=8)
+    with job.open(4) as reader:
+        info, stats, histogram = reader.info(), reader.stats(), reader.histogram()
+    named = [str(file) for file in (files[2], files[0], files[1])]  # as the windows have them
+    failures = [(2, 0, -errno.EIO), (1, 8 * PAGE, STATUS_SHORT)]
+    tallies = [
+        Tally(
+            stats=replace(
+                stats, first_error_file=file, first_error_byte=byte, first_error_status=status, errors_other=1
+            ),
+            histogram=histogram,
+            seconds=1.0,
+            info=info,
+        )
+        for file, byte, status in failures
+    ]
+    record = make_record(job, tallies, 0, info.page_count, None)
+    told = record["first_error_file"], record["first_error_byte"], record["first_error_status"]
+    assert told == (named[1], 8 * PAGE, STATUS_SHORT)
+    whole = make_record(replace(job, windows=()), tallies[:1], 0, info.page_count, None)
+    assert (whole["first_error_file"], whole["first_error_byte"]) == (None, 0)
+    good = make_record(job, [replace(tallies[0], stats=stats)], 0, info.page_count, None)
+    assert good["first_error_file"] is None and good["first_error_byte"] is None
+
+
+def test_each_file_has_a_device_behind_it(files: list[Path]) -> None:
+    """Not the first one alone; and files of two file systems are said to be."""
+    memory = Path("/dev/shm")
+    beside = shutil.copy(files[1], memory / f"pagegram-test-{os.getpid()}")
+    try:
+        windows = (Window(0, 1, str(files[1]), 0), Window(1, 1, str(beside), 0))
+        values = {"offset": None, "page_bytes": PAGE, "allow_holes": False, "model": "toy", "buffered": False}
+        with pytest.raises(click.ClickException, match="lies in memory"):
+            inspect_target(values, windows)
+        _, about, notes = inspect_target(values | {"buffered": True}, windows)
+        assert about["model"] == "toy" and any("2 file systems" in note for note in notes)
+        _, _, notes = inspect_target(values, windows[:1])
+        assert not any("file systems" in note for note in notes)
+    finally:
+        os.unlink(beside)

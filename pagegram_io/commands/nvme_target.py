@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,17 +29,17 @@ def inspect_target(values: dict[str, Any], windows: tuple[Window, ...] = ()) -> 
     for file in dict.fromkeys(window.file for window in windows):
         ends = [window.byte + window.page_count * values["page_bytes"] for window in windows if window.file == file]
         _refuse_holes(values, file, min(window.byte for window in windows if window.file == file), max(ends))
-    filesystem = doctor.filesystem_of(path)
-    if filesystem in doctor.MEMORY_FILE_SYSTEMS and not values["buffered"]:  # newer kernels let O_DIRECT pass there
-        raise click.ClickException(
-            f"{path}: lies in memory ({filesystem}), with no device behind it; name a path on a disk, or insist with "
-            "--buffered"
-        )
+        _refuse_memory(values, file)
+    filesystem = _refuse_memory(values, path)
+    disks = {os.stat(window.file).st_dev for window in windows}
+    if len(disks) > 1:
+        notes.append(f"the files lie on {len(disks)} file systems; the records describe that of {path}")
     if kind == "block device" and doctor.is_in_use(path):
         notes.append(f"{path} is in use (mounted or held); it is only read, but others' reads and writes share it")
     device = doctor.block_device_of(path)
     about = {
         "target_kind": kind,
+        "model": values["model"] if windows else None,  # whose files they are
         "filesystem": filesystem,
         "device_model": device.model if device else None,
         "logical_block_bytes": device.logical_block_bytes if device else None,
@@ -49,6 +50,19 @@ def inspect_target(values: dict[str, Any], windows: tuple[Window, ...] = ()) -> 
         "allow_holes": values["allow_holes"],
     }
     return base, about, notes
+
+
+def _refuse_memory(values: dict[str, Any], path: str) -> str | None:
+    """The file system that a path lies on, which has a device behind it."""
+    from pagegram_io import doctor
+
+    filesystem = doctor.filesystem_of(path)
+    if filesystem in doctor.MEMORY_FILE_SYSTEMS and not values["buffered"]:  # newer kernels let O_DIRECT pass there
+        raise click.ClickException(
+            f"{path}: lies in memory ({filesystem}), with no device behind it; name a path on a disk, or insist with "
+            "--buffered"
+        )
+    return filesystem
 
 
 def _inspect_file(values: dict[str, Any], notes: list[str]) -> int:

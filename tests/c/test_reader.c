@@ -283,6 +283,14 @@ static int check_files(uint32_t engine)
     windows[1].byte = (half + 1) * PAGE_BYTES;
     CHECK_REFUSED(EINVAL, pgio_reader_open_files(&reader, paths, 2, windows, 2, &options, &error),
                   pgio_reader_open_files(&reader, paths, 1, windows, 2, &options, NULL));
+    pgio_error why;
+    CHECK(pgio_reader_open_files(&reader, paths, 2, windows, 2, &options, &why) == -EINVAL);
+    CHECK(strncmp(why.text, "file 0: ends at byte ", 21) == 0);
+    paths[1] = "/dev/null"; /* nothing that was opened before it stays open */
+    CHECK_REFUSED(EINVAL, pgio_reader_open_files(&reader, paths, 2, windows, 2, &options, &error),
+                  pgio_reader_open_files(&reader, paths, 2, windows, 2, &options, NULL));
+    CHECK(pgio_reader_open_files(&reader, paths, 2, windows, 2, &options, &why) == -EINVAL && !reader);
+    CHECK(strncmp(why.text, "file 1: ", 8) == 0);
     CHECK_REFUSED(EINVAL, pgio_reader_open_files(&reader, paths, 0, windows, 2, &options, &error),
                   pgio_reader_open_files(&reader, paths, 2, windows, 0, &options, NULL));
     return 0;
