@@ -191,3 +191,15 @@ def test_each_file_has_a_device_behind_it(files: list[Path]) -> None:
         assert not any("file systems" in note for note in notes)
     finally:
         os.unlink(beside)
+
+
+def test_holes_between_windows_are_not_read(files: list[Path]) -> None:
+    with open(files[0], "r+b") as file:
+        file.truncate(64 * PAGE)  # a hole from page 7 on
+        file.seek(64 * PAGE)
+        file.write(bytes(PAGE))
+    name = str(files[0])
+    values = {"offset": None, "page_bytes": PAGE, "allow_holes": False, "model": "toy", "buffered": False}
+    inspect_target(values, (Window(0, 7, name, 0), Window(7, 1, name, 64 * PAGE)))
+    with pytest.raises(click.ClickException, match="is a hole"):
+        inspect_target(values, (Window(0, 7, name, 0), Window(7, 2, name, 63 * PAGE)))

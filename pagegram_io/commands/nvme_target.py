@@ -26,9 +26,9 @@ def inspect_target(values: dict[str, Any], windows: tuple[Window, ...] = ()) -> 
     base, notes = values["offset"] or 0, list[str]()
     if kind == "file":
         base = _inspect_file(values, notes)
+    for window in windows:  # what lies between them is not read
+        _refuse_holes(values, window.file, window.byte, window.byte + window.page_count * values["page_bytes"])
     for file in dict.fromkeys(window.file for window in windows):
-        ends = [window.byte + window.page_count * values["page_bytes"] for window in windows if window.file == file]
-        _refuse_holes(values, file, min(window.byte for window in windows if window.file == file), max(ends))
         _refuse_memory(values, file)
     filesystem = _refuse_memory(values, path)
     disks = {os.stat(window.file).st_dev for window in windows}
