@@ -84,13 +84,15 @@ def demand(
     window: int | None = None,
     unit: str = "page",
     share: RankShare | None = None,
+    slow_share: float = 0.01,
     tick: Tick | None = None,
 ) -> list[Demand]:
     """The demand at each (bytes, capacity in units) of caches. order: layers as they are needed, the first first.
 
     ``batch`` documents advance in turn, each by a token a step. Of a log the prompts are read in chunks of ``window``
     beside, and reads a step are of steps that only make tokens. share: only what one rank reads, behind caches of its
-    own. ValueError where the stream has fewer documents than the batch.
+    own; slow_share: of steps, those that may have more reads than the "p99" ones, a hundredth where there is one reader
+    and less where several are waited for. ValueError where the stream has fewer documents than the batch.
     """
     check_documents(stream, batch)
     order = list(order or layers_of(layout))
@@ -104,7 +106,9 @@ def demand(
         assert one.step_reads is not None
         counts, own = one.step_reads
         layers = [
-            LayerReads(layer, mean(counts[c]), *(quantile(of[c], q) for of in (counts, own) for q in (0.5, 0.99)))
+            LayerReads(
+                layer, mean(counts[c]), *(quantile(of[c], q) for of in (counts, own) for q in (0.5, 1 - slow_share))
+            )
             for c, layer in enumerate(order)
         ]
         demands.append(

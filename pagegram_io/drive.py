@@ -20,7 +20,8 @@ STEPS_MIN = 100  # below it there is no 99th percentile
 class StepTime:
     """What one decode record measured: time of steps of so many reads each, issued together.
 
-    varied: so many on average, as of a layout whose rows may straddle pages.
+    varied: so many on average, as of a layout whose rows may straddle pages. Of repeats p50_ns and p99_ns are the
+    slowest, and the least the fastest; mean_ns is of the fastest, too.
     """
 
     reads_per_step: float
@@ -28,6 +29,14 @@ class StepTime:
     p50_ns: int
     p99_ns: int
     varied: bool = False
+    p50_least_ns: int | None = None  # None: as p50_ns
+    p99_least_ns: int | None = None
+    mean_ns: float | None = None
+
+    @property
+    def least(self) -> tuple[int, int]:
+        p50, p99 = self.p50_least_ns, self.p99_least_ns
+        return self.p50_ns if p50 is None else p50, self.p99_ns if p99 is None else p99
 
 
 @dataclass(frozen=True)
@@ -67,44 +76,48 @@ class Drive:
 
     def largest_step(self, depth: int) -> float:
         """Reads of the largest step measured at a depth of at most ``depth``; 0 where none was."""
-        if self.one_by_one:
-            return 1.0 if self._alone else 0.0
         return max((s.reads_per_step for s in self.steps if s.depth <= depth), default=0.0)
 
     def step_ns(self, reads: float, depth: int) -> tuple[int, int] | None:
-        """(p50, p99) of a step of so many reads: of measured steps of at least as many; None beyond the largest.
+        """(p50, p99) that a step of so many reads takes at most; None beyond the largest measured.
 
-        Of all larger steps the fastest counts, for fewer reads take no longer; so times never fall as reads grow.
+        That of the next larger size measured, or of a smaller one that took longer: more reads take no less, and
+        records that say so contradict one another. Of a size at several depths, the fastest. Reads one by one have no
+        such bound: how slow their sum can be, no percentile of one of them tells.
         """
         if reads <= 0:
             return 0, 0
-        if self.one_by_one:
-            return (int(reads * self._alone[0]), int(reads * self._alone[1])) if self._alone else None
-        larger = [s for s in self.steps if s.depth <= depth and s.reads_per_step >= reads]
-        if not larger:
+        by_size: dict[float, list[StepTime]] = {}
+        for step in self.steps:
+            if step.depth <= depth:
+                by_size.setdefault(step.reads_per_step, []).append(step)
+        enough = min((size for size in by_size if size >= reads), default=None)
+        if enough is None or self.one_by_one:
             return None
-        return min(s.p50_ns for s in larger), min(s.p99_ns for s in larger)
+        smaller = [steps for size, steps in by_size.items() if size <= enough]
+        return max(min(s.p50_ns for s in of) for of in smaller), max(min(s.p99_ns for s in of) for of in smaller)
 
     def at_least_ns(self, reads: float, depth: int) -> tuple[int, int]:
-        """(p50, p99) that a step of so many reads takes at least: what the largest measured of no more reads took.
+        """(p50, p99) that a step of so many reads takes at least: what the largest measured of no more reads took, or a
+        larger one that took less.
 
-        A step measured with fewer reads in flight bounds nothing: at this depth it might have been faster. Of reads one
-        by one, the sum of medians: all of them are rarely slow together. Nor do steps of varied numbers of reads
-        bound: the slow ones are those of more reads than their mean.
+        A step measured with fewer reads in flight bounds nothing: at this depth it might have been faster. Nor do steps
+        of varied numbers of reads: the slow ones are those of more reads than their mean. Of reads one by one, so many
+        times the mean of one, or its median if that is less.
         """
         if self.one_by_one:
-            return (int(reads * self._alone[0]),) * 2 if self._alone else (0, 0)
-        alike = [s for s in self.steps if not s.varied]
-        smaller = [s for s in alike if s.reads_per_step <= reads and s.depth >= min(depth, s.reads_per_step)]
-        largest = max((s.reads_per_step for s in smaller), default=0.0)
-        most = [s for s in smaller if s.reads_per_step == largest]
-        return min((s.p50_ns for s in most), default=0), min((s.p99_ns for s in most), default=0)
-
-    @property
-    def _alone(self) -> tuple[int, int] | None:
-        """(p50, p99) of a read alone, where steps of one were measured; of several such, the slowest."""
-        alone = [s for s in self.steps if s.reads_per_step == 1]
-        return (max(s.p50_ns for s in alone), max(s.p99_ns for s in alone)) if alone else None
+            alone = [s for s in self.steps if s.reads_per_step == 1]
+            each = min((min(s.least[0], s.mean_ns or s.least[0]) for s in alone), default=0)
+            return (int(reads * each),) * 2
+        able = [s for s in self.steps if not s.varied and s.depth >= min(depth, s.reads_per_step)]
+        own = {s.reads_per_step for s in able if s.depth == depth or s.reads_per_step <= depth}
+        # More reads in flight than the engine keeps take less time yet: they count where nothing nearer was measured.
+        able = [s for s in able if s.depth == depth or s.reads_per_step <= depth or s.reads_per_step not in own]
+        below = max((s.reads_per_step for s in able if s.reads_per_step <= reads), default=None)
+        if below is None:
+            return 0, 0
+        upward = [s.least for s in able if s.reads_per_step >= below]
+        return min(p50 for p50, _ in upward), min(p99 for _, p99 in upward)
 
     def iops(self, depth: int) -> float | None:
         """The most reads a second measured at a depth of at most ``depth``; of reads one by one, at a depth of 1."""
@@ -145,7 +158,11 @@ def refusal(row: Mapping[str, Any], page_bytes: int) -> str | None:
     if missing:
         return f"it has no {missing[0]}"
     odd = [name for name in wanted[1:] if not isinstance(row[name], (int, float)) or not 0 < row[name] < 1e18]
-    return f"its {odd[0]} is {row[odd[0]]!r}" if odd else None
+    if odd:
+        return f"its {odd[0]} is {row[odd[0]]!r}"
+    if row["mode"] == "decode" and row["step_p50_ns"] > row["step_p99_ns"]:
+        return f"its median step, {row['step_p50_ns']} ns, is slower than its p99, {row['step_p99_ns']} ns"
+    return None
 
 
 def read_drive(rows: Sequence[Mapping[str, Any]], page_bytes: int, *, name: str = "") -> Drive:
@@ -166,21 +183,12 @@ def read_drive(rows: Sequence[Mapping[str, Any]], page_bytes: int, *, name: str 
     targets = {row["target"] for row in kept}
     if len(targets) > 1:
         raise ValueError(f"{name}: holds records of {' and '.join(sorted(targets)[:2])}; give a file for each drive")
-    slowest: dict[tuple[int, float], StepTime] = {}
+    found: dict[tuple[int, float], StepTime] = {}
     for row in kept:
         if row["mode"] == "decode":
-            reads = row.get("reads_per_step") or row["reads"] / row["steps"]
-            varied = row.get("layout") not in (None, "uniform")
-            step = StepTime(float(reads), row["depth"], row["step_p50_ns"], row["step_p99_ns"], varied)
+            step = _step_of(row)
             key = (step.depth, round(step.reads_per_step, 2))  # repeats differ by the step that ended them
-            last = slowest.get(key, step)
-            slowest[key] = StepTime(
-                min(last.reads_per_step, step.reads_per_step),
-                step.depth,
-                max(last.p50_ns, step.p50_ns),
-                max(last.p99_ns, step.p99_ns),
-                last.varied or step.varied,
-            )
+            found[key] = _of_repeats(found.get(key, step), step)
     rates = [Rate(row["depth"], float(row["iops"])) for row in kept if row["mode"] == "throughput"]
     first = kept[0]
     return Drive(
@@ -188,8 +196,29 @@ def read_drive(rows: Sequence[Mapping[str, Any]], page_bytes: int, *, name: str 
         name=first.get("device_model") or first["target"],
         engine=", ".join(dict.fromkeys(str(row.get("engine")) for row in kept)),
         span_bytes=max(int(row.get("span_bytes") or 0) for row in kept),
-        steps=tuple(slowest[key] for key in sorted(slowest)),
+        steps=tuple(found[key] for key in sorted(found)),
         rates=tuple(rates),
         refusals=tuple(refusals),
         model=first.get("model") if first.get("target_kind") == "files" else None,
+    )
+
+
+def _step_of(row: Mapping[str, Any]) -> StepTime:
+    reads = row.get("reads_per_step") or row["reads"] / row["steps"]
+    p50, p99, mean = row["step_p50_ns"], row["step_p99_ns"], row.get("step_mean_ns")
+    varied = row.get("layout") not in (None, "uniform")
+    return StepTime(float(reads), row["depth"], p50, p99, varied, p50, p99, float(mean) if mean else None)
+
+
+def _of_repeats(a: StepTime, b: StepTime) -> StepTime:
+    means = [mean for mean in (a.mean_ns, b.mean_ns) if mean is not None]
+    return StepTime(
+        min(a.reads_per_step, b.reads_per_step),
+        a.depth,
+        max(a.p50_ns, b.p50_ns),
+        max(a.p99_ns, b.p99_ns),
+        a.varied or b.varied,
+        min(a.least[0], b.least[0]),
+        min(a.least[1], b.least[1]),
+        min(means, default=None),
     )

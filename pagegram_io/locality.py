@@ -56,7 +56,7 @@ def quantile(counts: np.ndarray, share: float) -> int:
     total = int(counts.sum())
     if not total:
         return 0
-    return int(np.searchsorted(np.cumsum(counts), max(1, -(-total * round(share * 1000) // 1000))))
+    return int(np.searchsorted(np.cumsum(counts), max(1, -(-total * round(share * 10**9) // 10**9))))
 
 
 def mean(counts: np.ndarray) -> float:

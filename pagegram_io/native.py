@@ -42,7 +42,7 @@ def isa_best() -> str:
 
 
 def _raise(status: int, error: Any) -> None:
-    text = ffi.string(error.text).decode()
+    text = ffi.string(error.text).decode(errors="replace")
     if -status == errno.ENOMEM:
         raise MemoryError(text)
     if -status in (errno.EINVAL, errno.ERANGE, errno.EOVERFLOW):

@@ -186,9 +186,11 @@ def _unmeasured(times: Sequence[LayerTime], drive: AnyDrive, depth: int, how: st
     open_time = next((t for t in times if not t.in_time), None)
     if open_time is None:
         return None
+    alone = isinstance(drive, Drive) and drive.one_by_one
+    if alone and open_time.p99_least_ns:
+        return f"{_open(open_time)}, one page fault after the other; plan for --path page, or measure your own engine"
     largest = drive.largest_step(depth)
-    if not largest:
-        alone = isinstance(drive, Drive) and drive.one_by_one
+    if alone or not largest:
         lacking = "of single reads, as page faults are" if alone else f"at a depth of at most {depth}"
         return f"no decode record {lacking}; {how}"
     if open_time.p99_ns is None:
@@ -248,7 +250,8 @@ def _met(times: Sequence[LayerTime], rate: float | None, goal: Goal, asked: str 
     parts = [_in_time(t) for t in times if t.deadline_ns is not None]
     if goal.tokens_per_second is not None:
         shown = "unbounded" if rate is None else f"{rate:,.0f}"
-        parts.append(f"{shown} tokens/s (p99), at least the goal of {goal.tokens_per_second:,.0f}")
+        alone = " by the reads alone" if goal.compute_ns is None else ""
+        parts.append(f"{shown} tokens/s (p99){alone}, at least the goal of {goal.tokens_per_second:,.0f}")
     return "; ".join(parts) + (f" (layers' rows asked for {asked})" if asked else "")
 
 

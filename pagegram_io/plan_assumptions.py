@@ -67,8 +67,8 @@ def _of_ranks(of: Circumstances) -> list[str]:
     return [
         f"Each of the {of.ranks} ranks has the RAM budget and a drive of this kind to itself ({of.ranks} times both in "
         "all), and reads its own rows alone.",
-        f"A step waits for the slowest rank. Ranks are judged one by one: each may be slow in 2 % of steps, not in the "
-        f"same ones, so that of all steps up to {min(100, 2 * of.ranks)} % may be slower than p99 says.",
+        "A step waits for the slowest rank: p99 reads are those that no rank exceeds in 99 steps of 100. Drives are "
+        f"slow one by one, each in 1 % of steps, so that of all steps up to {min(100, 1 + of.ranks)} % may be slower.",
     ]
 
 
@@ -87,8 +87,8 @@ def _of_drive(drive: AnyDrive | None, of: Circumstances) -> list[str]:
     ]
     if isinstance(drive, Drive) and drive.one_by_one:
         lines = [
-            "A thread takes one page fault after the other, so that a step is as many single reads: at the latest, "
-            "each after a single read's p99 time, and no sooner than its median. The drive is otherwise idle."
+            "A thread takes one page fault after the other, so that a step takes as many single reads, no less than "
+            "their mean (or median) times. How slow it can be, their percentiles do not tell: no verdict is go."
         ]
     elif isinstance(drive, Drive):
         lines.append(

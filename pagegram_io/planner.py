@@ -149,6 +149,7 @@ class Planner:
                 window=self.window,
                 unit=self.unit,
                 share=share,
+                slow_share=0.01 / max(self.ranks, 1),  # so that in 99 steps of 100 no rank reads more
                 tick=tick,
             )
         return self._demands[key]

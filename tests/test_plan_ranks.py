@@ -165,7 +165,7 @@ def test_what_is_printed_of_ranks(folder: Path, capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     assert "Ranks that share the table by heads: 3, each with the RAM budget and a drive of its own" in out
     assert "slowest rank" in out and "1 of the ranks read nothing" in out and "times the ranks' mean of" in out
-    assert "A step waits for the slowest rank" in out and "up to 6 %" in out
+    assert "A step waits for the slowest rank" in out and "up to 4 %" in out
     assert run([*words, "--cache", "8KiB", "--ranks", "2", "--split", "rows", "--plot", "p.svg"]) == 0
     assert "2 ranks share the table by rows" in Path("p.svg").read_text()
 

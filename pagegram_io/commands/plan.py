@@ -186,8 +186,10 @@ def command(**values: Any) -> None:
     measured = max(drives[0].depths if drives else [], default=None)
     depth = values["depth"] or measured or 64
     if measured is not None and depth > measured:
-        print(f"note: steps were measured with up to {measured} reads in flight, and are planned so", file=sys.stderr)
-        depth = measured
+        print(
+            f"note: no step was measured with more than {measured} reads in flight: these rule in, not out",
+            file=sys.stderr,
+        )
     records, asked, lines = _plan(values, layout, goal, drives, depth, model)
     if values["csv_path"]:
         write_csv(records, values["csv_path"], force=values["force"])
