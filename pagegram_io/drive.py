@@ -110,9 +110,10 @@ class Drive:
             each = min((min(s.least[0], s.mean_ns or s.least[0]) for s in alone), default=0)
             return (int(reads * each),) * 2
         able = [s for s in self.steps if not s.varied and s.depth >= min(depth, s.reads_per_step)]
-        own = {s.reads_per_step for s in able if s.depth == depth or s.reads_per_step <= depth}
         # More reads in flight than the engine keeps take less time yet: they count where nothing nearer was measured.
-        able = [s for s in able if s.depth == depth or s.reads_per_step <= depth or s.reads_per_step not in own]
+        near = [s for s in able if s.depth == depth or s.reads_per_step <= depth]
+        sizes = {s.reads_per_step for s in near}
+        able = near + [s for s in able if s.reads_per_step not in sizes]
         below = max((s.reads_per_step for s in able if s.reads_per_step <= reads), default=None)
         if below is None:
             return 0, 0
@@ -166,7 +167,7 @@ def refusal(row: Mapping[str, Any], page_bytes: int) -> str | None:
 
 
 def read_drive(rows: Sequence[Mapping[str, Any]], page_bytes: int, *, name: str = "") -> Drive:
-    """The drive that records of one target describe. Of repeats, each is kept: plans take the slowest of a kind.
+    """The drive that records of one target describe: of repeats the slowest, for a go, and the fastest, for a no go.
 
     ValueError for records of two targets, and where no record is left.
     """

@@ -42,6 +42,8 @@ placement_options = grouped(
 model_options = grouped([model_option, placement_options])
 PLACEMENT = ("scales", "repack", "aligned", "files")
 
+RANK_SPLITS = ("heads", "rows", "columns")  # those of deployed/ranks.py, which is not imported for a --help
+
 # What --model brings itself.
 OURS = (
     "table", "tables", "layout", "layouts", "layout_name", "slots", "packed", "base_byte", "orders", "heads",
@@ -51,7 +53,11 @@ OURS = (
 
 def model_layout(values: dict[str, Any]) -> Layout:
     """The layout of --model, in its own row format unless --row-format was written."""
-    table = table_of(values)
+    return placed(table_of(values), values)
+
+
+def placed(table: ModelTable, values: dict[str, Any]) -> Layout:
+    """A table of ``table_of``, whose files were read for it, where --scales, --repack and --aligned put its rows."""
     return table.layout(scales=values["scales"], repack=values["repack"], aligned=values["aligned"])
 
 

@@ -208,13 +208,13 @@ def command(**values: Any) -> int:
     slots = values["slots"] if given("slots") else (4,)
     refuse_model_options(values)
     shape = shape_of(values)
-    own_files = values["target"] is None
     layouts: list[Layout] = []
-    if not values["uniform"] or own_files:
-        layouts = layouts_of(values, shape, slots=slots)
     windows: tuple[Window, ...] = ()
-    if own_files:
-        windows, values["target"] = _own_windows(values, layouts[0]), values["files"]
+    if values["target"] is None:
+        layouts = [_in_own_files(values)]
+        windows, values["target"] = layouts[0].windows, values["files"]
+    elif not values["uniform"]:
+        layouts = layouts_of(values, shape, slots=slots)
     base, environment, notes = inspect_target(values, windows)
     jobs = make_jobs(values, shape, [] if values["uniform"] else layouts, base, windows)
     stream = stream_of(values) if any(job.layout for job in jobs) else None
@@ -230,16 +230,18 @@ def command(**values: Any) -> int:
     return 0
 
 
-def _own_windows(values: dict[str, Any], layout: Layout) -> tuple[Window, ...]:
-    """Where the pages of a checkpoint's table lie in its own files, all of which must be here."""
-    from pagegram_io.commands.model import table_of
+def _in_own_files(values: dict[str, Any]) -> Layout:
+    """The layout of a checkpoint's table in its own files, all of whose bytes must be here."""
+    from pagegram_io.commands.model import placed, table_of
     from pagegram_io.deployed.extents import require_bytes
 
+    table = table_of(values)
+    layout = placed(table, values)
     if not layout.windows:
         raise click.UsageError("--repack places rows in a file that is not there yet; name a TARGET in its place")
-    parts = table_of(values).parts
+    parts = table.parts
     require_bytes([] if parts is None else parts.extents(scales=values["scales"] == "read"))
-    return layout.windows
+    return layout
 
 
 def _refuse_useless(values: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pagegram_io.commands.model import model_options, refuse_model_options, table_of
+from pagegram_io.commands.model import RANK_SPLITS, model_options, placed, refuse_model_options, table_of
 from pagegram_io.commands.options import (
     CACHES,
     COUNT,
@@ -61,8 +61,6 @@ Profiles: published figures (sources: pagegram_io/drive_profiles.py), which only
 \b
 {_NAMES}
 """
-
-RANK_SPLITS = ("heads", "rows", "columns")  # as simulate has them
 
 NANOSECONDS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
@@ -180,7 +178,7 @@ def command(**values: Any) -> None:
     values["batches"] = _batches(values)
     _check_ranks(values)
     model = None if values["model"] is None else table_of(values)
-    layout = _layout(values)
+    layout = _layout(values, model)
     goal = _goal(values, layout)
     drives = _drives(values, layout.page_bytes)
     measured = max(drives[0].depths if drives else [], default=None)
@@ -228,11 +226,14 @@ def _batches(values: dict[str, Any]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(values["batches"]))
 
 
-def _layout(values: dict[str, Any]) -> Layout:
+def _layout(values: dict[str, Any], model: ModelTable | None) -> Layout:
+    shape = shape_of(values)
+    if model is not None:
+        return placed(model, values)
     if not given("layouts"):
         values["layouts"] = ("pagegram",)
     slots = values["slots"] if given("slots") else (4,)
-    layouts: list[Layout] = layouts_of(values, shape_of(values), slots=slots)
+    layouts: list[Layout] = layouts_of(values, shape, slots=slots)
     if len(layouts) != 1:
         raise click.UsageError("a plan is of one table: give one --table, one --layout and one of --slots")
     return layouts[0]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pagegram_io.commands.model import model_options, refuse_model_options
+from pagegram_io.commands.model import RANK_SPLITS, model_options, refuse_model_options
 from pagegram_io.commands.options import (
     CACHES,
     COUNT,
@@ -183,9 +183,6 @@ def _check_outputs(values: dict[str, Any]) -> None:
         check_suffix(values["plot_path"])
         if values["split"]:
             raise click.UsageError("--plot draws whole reads; it cannot be used with --by")
-
-
-RANK_SPLITS = ("heads", "rows", "columns")
 
 
 def _check_ranks(values: dict[str, Any]) -> None:
